@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evaluation.config import EvalConfig
 from evaluation.job import Job, looked_for_again, prepare, require_thinking
@@ -55,15 +55,14 @@ def run(job: Job) -> None:
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         require_same_data(fingerprint, ranks)
         job, arch, model, has_average = load(job, device_type, ranks)
-        trained = job.trained
-        require_thinking(config, trained, model.halting_head is not None)
+        require_thinking(config, job.trained, model.halting_head is not None)
         fields = arch.heads.fields
         model.leave_unmeasured(head for head in fields if fields[head] not in dataset.fields)
         batches, job = batches_for(job, model, ranks)
 
         def operations() -> float:
             rows = len(batches) * batches.local_batch_size
-            act_step = act_step_flop(arch, trained.facts or job.facts)
+            act_step = act_step_flop(arch, job.trained.facts or job.facts)
             if config.search.chains:  # A puzzle is seldom done before it took so many rounds.
                 return 10 * config.search.chains * rows * act_step
             return max(config.breadth) * rows * model.model.eval_max_steps * act_step
@@ -77,22 +76,31 @@ def run(job: Job) -> None:
         report = way_of(config, arch)(job, prepared, model, batches, ranks)
         seconds = time.perf_counter() - start
         if ranks.is_main:
-            facts = {
-                "checkpoint": trained.origin or str(trained.weights),
-                "weights": config.weights if has_average else None,
-                "step": trained.step,
-                "arch": arch.model_dump(mode="json"),
-                "num_parameters": sum(p.numel() for p in model.parameters()),
-                "data": [str(folder) for folder in dataset.split_dirs],
-                "data_fingerprint": fingerprint,
-                "max_examples": config.max_examples,
-                "halting": config.halting,
-                "seed": config.seed,
-                "differs": job.differs,
-                "global_batch_size": job.batch_size,
-                "environment": environment(ranks, arch.forward_dtype, compiled=compiling.form),
-            }
-            report(facts, seconds)
+            weights = config.weights if has_average else None
+            facts = facts_of(job, arch, model, weights, fingerprint)
+            place = environment(ranks, arch.forward_dtype, compiled=compiling.form)
+            report(facts | {"environment": place}, seconds)
+
+
+def facts_of(
+    job: Job, arch: "ArchConfig", model: "ACTLossHead", weights: str | None, fingerprint: str
+) -> dict[str, Any]:
+    """Return what a result says of what was measured, and how."""
+    trained, config = job.trained, job.config
+    return {
+        "checkpoint": trained.origin or str(trained.weights),
+        "weights": weights,
+        "step": trained.step,
+        "arch": arch.model_dump(mode="json"),
+        "num_parameters": sum(p.numel() for p in model.parameters()),
+        "data": [str(folder) for folder in job.dataset.split_dirs],
+        "data_fingerprint": fingerprint,
+        "max_examples": config.max_examples,
+        "halting": config.halting,
+        "seed": config.seed,
+        "differs": job.differs,
+        "global_batch_size": job.batch_size,
+    }
 
 
 def way_of(config: EvalConfig, arch: "ArchConfig") -> "Callable[..., Report]":

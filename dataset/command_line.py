@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dataset.sources import REFUSALS, NoPuzzleError
-from runtime.errors import EXIT_CONFIG, EXIT_DATA, EXIT_INTERRUPTED, DatasetError
+from runtime.errors import EXIT_CONFIG, EXIT_DATA, EXIT_INTERRUPTED, DatasetError, exit_code
 from runtime.output import guard_output
 from runtime.text import shown
 
@@ -67,6 +67,22 @@ def run(build: Callable[[], str], output_dir: Path) -> int:
     except KeyboardInterrupt:
         return _fail(EXIT_INTERRUPTED, f"interrupted; {output_dir} is as it was")
     sys.stdout.write(summary + "\n")
+    return 0
+
+
+def told(command: Callable[[], str]) -> int:
+    """Print what a command says of its work, or in a line on stderr what is wrong; return the exit
+    code.
+    """
+    guard_output()
+    try:
+        sys.stdout.write(command())
+    except KeyboardInterrupt:
+        return _fail(EXIT_INTERRUPTED, "interrupted")
+    except Exception as error:
+        if (code := exit_code(error)) is None:
+            raise
+        return _fail(code, error)
     return 0
 
 

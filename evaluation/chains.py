@@ -140,18 +140,19 @@ def think_longer(
         model: on the device of `ranks`; put into evaluation mode while this runs.
         views: of the puzzles, for `perturb=symmetry`.
     """
-    thinker = _Thinker(forward, model, ranks, settings, views)
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in batches.num_examples}
+    thinker = _Thinker(forward, model, ranks, settings, views if settings.perturbs_views else None)
+    judged: dict[str, list[np.ndarray]] = {name: [] for name in batches.num_examples}
     first_row = ranks.rank * batches.local_batch_size
     shown = bar(batches, "thinking", "batches", show=show_progress)
     with evaluating(model, ranks, first_row):
         for number, (name, batch, _, start) in enumerate(shown):
             ranks.mark(f"batch {number + 1} of the evaluation", long=True)
-            columns[name].append(thinker.judge(name, batch, start + first_row))
+            judged[name].append(thinker.judge(name, batch, start + first_row))
     return [
         figures
         for name, num_examples in batches.num_examples.items()
-        for figures in thinker.figures(name, columns[name], num_examples)
+        if judged[name]
+        for figures in thinker.figures(name, np.stack(judged[name]), num_examples)
     ]
 
 
@@ -165,40 +166,49 @@ class _Thinker:
         views: Views | None,
     ) -> None:
         self._forward, self._model, self._ranks = forward, model, ranks
-        self._settings, self._views = settings, views if settings.perturbs_views else None
+        self._settings, self._views, self._breadth = settings, views, max(settings.breadth)
         self._depths = sorted(set(settings.depth or [model.model.eval_max_steps]))
-        self._breadths = sorted(set(settings.breadth))
+        self._lines: list[tuple[int, int, Choice]] = [
+            (depth, breadth, select)
+            for depth in self._depths
+            for breadth in sorted(set(settings.breadth))
+            for select in _choices(settings, breadth)
+        ]
         # By set: of each chain, until each depth was read.
         self._seconds: dict[str, np.ndarray] = defaultdict(
-            lambda: np.zeros((self._breadths[-1], len(self._depths)))
+            lambda: np.zeros((self._breadth, len(self._depths)))
         )
 
     def judge(self, name: str, batch: Batch, first_row: int) -> np.ndarray:
         """Let all chains think about a batch of the set with this name; returns which answers are
-        right, bool [b, columns]: whether the row is labelled, then what `_named` lists.
+        right, bool [b, columns]: whether the row is labelled, then single, selected and oracle of
+        each line.
         """
-        found = self._found(batch, first_row, self._seconds[name])
+        rows = np.arange(first_row, first_row + len(batch.inputs))
+        seen = seen_by_chains(self._views, self._settings.seed, rows, self._breadth)
+        chains = [
+            self._chain(batch, first_row, chain, own, self._seconds[name][chain])
+            for chain, own in enumerate(seen)
+        ]
+        found = [np.stack(parts) for parts in zip(*chains, strict=True)]
         judged = [(batch.labels != IGNORE_LABEL_ID).any(-1)]
-        for depth, breadth, select in self._named():
+        for depth, breadth, select in self._lines:
             few, number = Found(*(part[:breadth] for part in found)), self._depths.index(depth)
             right = _right(few.preds[:, number], batch.labels)
             answers = answers_of(select, few, number, depth)
             judged += [right[0], _right(answers, batch.labels), right.any(0)]
         return np.stack(judged, -1)
 
-    def figures(self, name: str, judged: list[np.ndarray], num_examples: int) -> Iterator[Figures]:
-        """Yield the figures of a set from what `judge` returned for each of its batches."""
-        if not judged:
-            return
-        local = torch.from_numpy(np.stack(judged)).unsqueeze(0).float()
+    def figures(self, name: str, judged: np.ndarray, num_examples: int) -> Iterator[Figures]:
+        """Yield the figures of a set; `judged`: what `judge` returned for each of its batches."""
+        local = torch.from_numpy(judged).unsqueeze(0).float()
         by_rank = self._ranks.concat(local.to(self._ranks.device))  # [rank, batch, b, columns]
         rows = by_rank.transpose(0, 1).reshape(-1, local.shape[-1])[:num_examples]
         right = self._ranks.to_host(rows).numpy() > 0
         right = right[right[:, 0], 1:]
-        if not len(right):
-            return
-        for number, (depth, breadth, select) in enumerate(self._named()):
+        for number, (depth, breadth, select) in enumerate(self._lines if len(right) else ()):
             single, selected, oracle = right[:, 3 * number : 3 * number + 3].T
+            shares = (single, selected, oracle, oracle & ~selected)
             seconds = self._seconds[name][:breadth, self._depths.index(depth)].sum()
             yield Figures(
                 name,
@@ -206,39 +216,17 @@ class _Thinker:
                 breadth,
                 select,
                 len(right),
-                *(_share(each) for each in (single, selected, oracle, oracle & ~selected)),
+                *(wilson(int(holds.sum()), len(holds)) for holds in shares),
                 calls=depth * breadth,
                 seconds=float(seconds) / num_examples,
             )
 
-    def _named(self) -> Iterator[tuple[int, int, Choice]]:
-        for depth in self._depths:
-            for breadth in self._breadths:
-                for select in self._choices(breadth):
-                    yield depth, breadth, select
-
-    def _choices(self, breadth: int) -> list[Choice]:
-        several = list(dict.fromkeys(self._settings.select))
-        if breadth > 1:
-            return several
-        # A single chain leaves no choice but where it is read: at the depth, or at its halt.
-        at_depth = [select for select in several if select != "first_halt"][:1]
-        return [select for select in several if select == "first_halt" or select in at_depth]
-
-    def _found(self, batch: Batch, first_row: int, seconds: np.ndarray) -> Found:
-        """Let all chains think; adds to `seconds`, [C, D], how long each took to each depth."""
-        rows = np.arange(first_row, first_row + len(batch.inputs))
-        seen = seen_by_chains(self._views, self._settings.seed, rows, self._breadths[-1])
-        chains = [
-            self._chain(batch, first_row, chain, own, seconds[chain])
-            for chain, own in enumerate(seen)
-        ]
-        return Found(*(np.stack(parts) for parts in zip(*chains, strict=True)))
-
     def _chain(
         self, batch: Batch, first_row: int, chain: int, seen: Seen, seconds: np.ndarray
     ) -> tuple[np.ndarray, ...]:
-        """Run one chain of each row; returns the parts of `Found` without C."""
+        """Run one chain of each row; returns the parts of `Found` without C, and adds to `seconds`
+        how long it took to each depth.
+        """
         inputs, ids = seen.boards(batch.inputs), batch.puzzle_identifiers
         arrays = {"inputs": inputs, "puzzle_identifiers": ids}
         act, on_device = self._model.model, self._ranks.on_device
@@ -268,13 +256,18 @@ class _Thinker:
         return preds, seen.tokens(at_halt.cpu().numpy()), q_halt, residual, halt.cpu().numpy()
 
 
+def _choices(settings: ThinkingSettings, breadth: int) -> list[Choice]:
+    several = list(dict.fromkeys(settings.select))
+    if breadth > 1:
+        return several
+    # A single chain leaves no choice but where it is read: at the depth, or at its halt.
+    at_depth = [select for select in several if select != "first_halt"][:1]
+    return [select for select in several if select == "first_halt" or select in at_depth]
+
+
 def _right(preds: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return whether answers [..., b, S] are right in each labelled cell, bool [..., b]."""
     return ((preds == labels) | (labels == IGNORE_LABEL_ID)).all(-1)
-
-
-def _share(holds: np.ndarray) -> Estimate:
-    return wilson(int(holds.sum()), len(holds))
 
 
 def as_text(figures: Sequence[Figures]) -> str:

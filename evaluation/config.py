@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from dataset.kinds import CONSTRAINTS, AnyEvaluator
+from dataset.kinds import AnyEvaluator
 from models.architectures import ARCHITECTURES
 from models.config import AttentionBackend, ForwardDtype, OutputField, RecurrenceConfig
 from runtime.errors import ConfigError
-from runtime.registry import NONE, NameOf, rebuild_schemas
+from runtime.registry import rebuild_schemas
 from runtime.schema import (
     Count,
     CountOrZero,
@@ -25,15 +25,6 @@ from runtime.schema import (
 )
 
 Halting = Literal["steps", "q", "both"]
-DecodeMethod = Literal["greedy", "temperature", "top_k", "top_p", "beam"]
-
-# The decoders that read a parameter.
-_READ_BY: dict[str, tuple[DecodeMethod, ...]] = {
-    "temperature": ("temperature", "top_k", "top_p"),
-    "top_k": ("top_k",),
-    "top_p": ("top_p",),
-    "beam_width": ("beam",),
-}
 
 
 def _require_checkpoint(path: object) -> object:
@@ -192,27 +183,25 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     def _one_way_to_think(self) -> "EvalConfig":
         if self.search.chains and self.thinks_longer:
             raise ValueError("search.chains and depth or breadth are both set; choose one of them")
-        unread, fields = {}, type(self).model_fields
-        if self.search.chains or self.thinks_longer:
-            asked = "search.chains" if self.search.chains else "depth or breadth"
-            where = f"where {asked} is set"
-            if self.arch_overrides.halt_max_steps is not None:
-                instead = "search.rounds" if self.search.chains else "depth"
-                raise ValueError(
-                    f"arch_overrides.halt_max_steps says nothing {where}; use {instead}=N"
-                )
-            names = ["halting", "save_outputs", "evaluators"]
-            names.append("global_batch_size" if self.search.chains else "save_records")
-            unread = dict.fromkeys(names, where)
-        if not self.search.chains:
-            where = "where search.chains is 0; set it"
-            unread["search"] = where
-        if not self.thinks_longer:
-            where = "where neither depth nor breadth is set; set one of them"
-            unread |= dict.fromkeys(("select", "perturb", "noise"), where)
-        for name, where in unread.items():
-            if (value := getattr(self, name)) and value != fields[name].default:
-                raise ValueError(f"{name} says nothing {where}")
+        searched, longer = self.search.chains > 0, self.thinks_longer
+        asked = "search.chains" if searched else "depth or breadth"
+        if (searched or longer) and self.arch_overrides.halt_max_steps is not None:
+            instead = "search.rounds" if searched else "depth"
+            raise ValueError(
+                f"arch_overrides.halt_max_steps says nothing where {asked} is set; use {instead}=N"
+            )
+        both, no_search = ("halting", "save_outputs", "evaluators"), "search.chains is 0; set it"
+        no_chains = "neither depth nor breadth is set; set one of them"
+        unread = [
+            (searched or longer, both, f"{asked} is set"),
+            (searched, ("global_batch_size",), f"{asked} is set"),
+            (longer, ("save_records",), f"{asked} is set"),
+            (not searched, ("search",), no_search),
+            (not longer, ("select", "perturb", "noise"), no_chains),
+        ]
+        for name, where in [(n, where) for is_so, ns, where in unread if is_so for n in ns]:
+            if (value := getattr(self, name)) and value != type(self).model_fields[name].default:
+                raise ValueError(f"{name} says nothing where {where}")
         return self
 
     @property
@@ -253,19 +242,6 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     """the set of that data, by name; null: all, one after the other; for index the only one"""
     steps: Count | None = None
     """the same as depth"""
-    decode: DecodeMethod = "greedy"
-    """how the logits of the last step become the answer"""
-    constraint: Annotated[str, NameOf(CONSTRAINTS)] = NONE
-    temperature: PositiveFloat | None = None
-    """of temperature, top_k and top_p; null: 1"""
-    top_k: Count | None = None
-    """tokens that top_k draws from"""
-    top_p: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] | None = None
-    """share of the probability that top_p draws from"""
-    beam_width: Count | None = None
-    """of beam; null: 8"""
-    seed: Seed = 0
-    """of views, starts, noise and draws"""
     search: SearchSettings = SearchSettings()
     """of a model that deduces (arch=lattice), which tells what it struck and guessed"""
     animate: str | None = None
@@ -306,14 +282,3 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     def num_steps(self) -> int | None:
         """ACT steps; None: as many as in training."""
         return self.depth[0] if self.depth else self.steps
-
-    @model_validator(mode="after")
-    def _parameters_of_the_decoder(self) -> "SolveConfig":
-        for name, methods in _READ_BY.items():
-            if getattr(self, name) is not None and self.decode not in methods:
-                wanted = f"decode={' or '.join(methods)}"
-                raise ValueError(f"{name} is for {wanted}; decode is {self.decode}")
-        for name in ("top_k", "top_p"):
-            if self.decode == name and getattr(self, name) is None:
-                raise ValueError(f"decode={name} needs {name}, the size of its choice")
-        return self

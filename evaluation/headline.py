@@ -89,13 +89,11 @@ def _of_chains(content: Mapping[str, Any]) -> Score | None:
 def _over_sets(lines: list[Any], name: str) -> tuple[Estimate, int] | None:
     """Return a share over the puzzles of all sets, a line each, and their number."""
     known = [(estimate_of(at(one, name)), number(at(one, "num_puzzles"))) for one in lines]
-    parts = [(share, count) for share, count in known if share is not None and count]
-    if not parts:
-        return None
-    total = int(sum(count for _, count in parts))
-    if len(parts) == 1:
-        return parts[0][0], total
-    found = share_of(sum(share.value * count for share, count in parts) / total, total)
+    parts = [(share, int(count)) for share, count in known if share is not None and count]
+    total = sum(count for _, count in parts)
+    found = parts[0][0] if len(parts) == 1 else None
+    if len(parts) > 1:
+        found = share_of(sum(share.value * count for share, count in parts) / total, total)
     return (found, total) if found else None
 
 

@@ -46,5 +46,5 @@ class InTrainingEvaluation:
                 evaluators=self.evaluators,
                 before_batch=before_batch,
             )
-        write_json_files(folder, evaluation.files, self.ranks, own=True)
+        write_json_files(folder, evaluation.files, self.ranks)
         return flatten(evaluation)

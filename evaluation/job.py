@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dataset.kinds.base import Views
-from evaluation.config import EvalConfig, EvalSearchSettings, ThinkingSettings
+from evaluation.config import EvalConfig, EvalSearchSettings
 from evaluation.evaluators.base import Evaluator, build_evaluators, build_fitting
 from evaluation.views import views_of
 from models.config import DataFacts
@@ -176,36 +176,42 @@ def what_differs(config: EvalConfig, trained: TrainedModel, dataset: PuzzleDatas
     other data or another split, a sample, the halt, thinking longer, and what changes the model or
     a search. A setting that changes nothing is left out.
     """
-    parts = []
     own = {Path(folder).resolve() for folder in trained.run.data_folders(config.split)}
     asked = {Path(folder).resolve(): None for folder in config.data_folders}
-    if own and asked and own != asked.keys():
-        parts += [folder.name for folder in asked]
-    if config.split != "test":
-        parts.append(config.split)
-    if config.halting == "q":
-        parts.append("at_halt")
-    if config.thinks_longer:
-        parts += thinking_parts(config)
-    if config.weights == "last" and trained.has_average:
-        parts.append("last_weights")
     largest = max((arrays.num_examples for arrays in dataset.sets.values()), default=0)
-    if config.max_examples is not None and config.max_examples < largest:
-        parts.append(f"first{config.max_examples}")
-    parts += values_that_differ(config.arch_overrides, trained.run.arch)
+    sample, breadth = config.max_examples, max(config.breadth)
+    perturb = f"{config.perturb}{config.noise if config.perturb == 'noise' else ''}"
+    parts = [
+        *((folder.name, own and own != asked.keys()) for folder in asked),
+        (config.split, config.split != "test"),
+        ("at_halt", config.halting == "q"),
+        ("thinking", config.thinks_longer),
+        (f"depth{_several(config.depth or [])}", config.depth is not None),
+        (f"breadth{_several(config.breadth)}", breadth > 1),
+        (perturb, breadth > 1),
+        ("-".join(dict.fromkeys(config.select)), config.select != ["q"]),
+        ("last_weights", config.weights == "last" and trained.has_average),
+        (f"first{sample}", sample is not None and sample < largest),
+        *_values_that_differ(config.arch_overrides, trained.run.arch),
+    ]
     if config.search.chains:
-        settings = {"backtrack", "caution", "control"}
-        parts += values_that_differ(config.search, EvalSearchSettings(), settings)
-    return parts
+        names = {"backtrack", "caution", "control"}
+        parts += _values_that_differ(config.search, EvalSearchSettings(), names)
+    return [part for part, is_so in parts if is_so]
 
 
-def values_that_differ(asked: Schema, usual: object, names: set[str] | None = None) -> list[str]:
-    """Return NAME-VALUE of the settings, or of those named, that are set to another value."""
+def _several(numbers: Sequence[int]) -> str:
+    return "-".join(map(str, sorted(set(numbers))))
+
+
+def _values_that_differ(
+    asked: Schema, usual: object, names: set[str] | None = None
+) -> list[tuple[str, bool]]:
+    """Return NAME-VALUE of the settings that are given, and whether it is another value."""
     values = asked.model_dump(include=names, exclude_none=True)
     return [
-        f"{name}-{str(value).lower()}"
+        (f"{name}-{str(value).lower()}", value != getattr(usual, name))
         for name, value in values.items()
-        if value != getattr(usual, name)
     ]
 
 
@@ -229,22 +235,6 @@ def output_path(config: EvalConfig, trained: TrainedModel, differs: Sequence[str
     if (address := parse_address(config.checkpoint)) is not None:
         folder = Path("outputs", address.folder_name)  # The Hub's cache is not ours to write into.
     return folder / f"{'_'.join(parts)}.json"
-
-
-def thinking_parts(settings: ThinkingSettings) -> list[str]:
-    """Return what a file's name says of thinking longer: thinking, depth4-16, breadth8, noise0.3,
-    and the choices where they are not q alone.
-    """
-    parts = ["thinking"]
-    if settings.depth is not None:
-        parts.append("depth" + "-".join(map(str, sorted(set(settings.depth)))))
-    if max(settings.breadth) > 1:
-        parts.append("breadth" + "-".join(map(str, sorted(set(settings.breadth)))))
-        noise = settings.noise if settings.perturb == "noise" else ""
-        parts.append(f"{settings.perturb}{noise}")
-    if settings.select != ["q"]:
-        parts.append("-".join(dict.fromkeys(settings.select)))
-    return parts
 
 
 def require_writable(output: Path) -> None:

@@ -9,7 +9,9 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from models.act import LossOutput
 from puzzle_dataset import EvalBatches
-from runtime.files import replacing, require_no_link
+from runtime.files import replacing, require_no_link, write_together
 from runtime.ranks import Ranks
 
 _OUTPUTS: dict[str, Callable[[LossOutput], Tensor]] = {
@@ -43,16 +45,6 @@ class Outputs(AbstractContextManager["Outputs"]):
         batch, over all ranks, are no padding.
         """
         raise NotImplementedError
-
-    def complete(self) -> None:
-        """Finish the files."""
-        raise NotImplementedError
-
-    def discard(self) -> None:
-        """Remove what has been written."""
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.complete() if kind is None else self.discard()
 
 
 def open_outputs(
@@ -91,19 +83,22 @@ class OutputFiles(Outputs):
         self, folder: Path, fields: Sequence[str], batches: EvalBatches, ranks: Ranks
     ) -> None:
         self._folder, self._fields, self._ranks = folder, tuple(dict.fromkeys(fields)), ranks
-        self._files: dict[tuple[str, str], _GrowingArray] = {}
+        self._files: dict[tuple[str, str], BinaryIO] = {}
+        self._writing = contextlib.ExitStack()
         metadata = batches.dataset.metadata
-        formats = _row_formats(metadata.seq_len, metadata.vocab_size)
+        self._formats = _row_formats(metadata.seq_len, metadata.vocab_size)
+        self._on_main(partial(self._open, batches.num_examples))
 
-        def open_files() -> None:
-            make_own_folder(folder)
-            for name, num_examples in batches.num_examples.items():
-                for field in self._fields:
-                    dtype, shape = formats[field]
-                    path = folder / f"{name}__{field}.npy"
-                    self._files[name, field] = _GrowingArray(path, dtype, (num_examples, *shape))
-
-        self._on_main(open_files)
+    def _open(self, num_examples: Mapping[str, int]) -> None:
+        make_own_folder(self._folder)
+        for name, number in num_examples.items():
+            for field in self._fields:
+                dtype, shape = self._formats[field]
+                descr = np.lib.format.dtype_to_descr(dtype)
+                header = {"descr": descr, "fortran_order": False, "shape": (number, *shape)}
+                file = self._writing.enter_context(replacing(self._folder / f"{name}__{field}.npy"))
+                np.lib.format.write_array_header_1_0(file, header)
+                self._files[name, field] = file
 
     def write(self, set_name: str, step: LossOutput, count: int) -> None:
         gathered = {}
@@ -115,32 +110,26 @@ class OutputFiles(Outputs):
 
         def append() -> None:
             for field, rows in gathered.items():
-                assert rows is not None
-                self._files[set_name, field].append(rows[:count].numpy())
+                dtype, _ = self._formats[field]
+                values = np.ascontiguousarray(rows[:count].numpy(), dtype)
+                self._files[set_name, field].write(values.data)
 
         self._on_main(append)
 
-    def complete(self) -> None:
-        def complete_all() -> None:
-            for file in self._files.values():
-                file.complete()
-
-        self._on_main(complete_all)
-
-    def discard(self) -> None:
-        for file in self._files.values():
-            file.discard()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._on_main(self._writing.close) if kind is None else self._discard()
 
     def _on_main(self, action: Callable[[], None]) -> None:
         """Act on rank 0; where that fails, remove the files and raise OutputError on all ranks."""
-        failure = None
-        if self._ranks.is_main:
-            try:
-                action()
-            except OSError as error:
-                self.discard()
-                failure = f"{error.filename or self._folder}: {error.strerror or error}"
-        _raise_on_all(failure, self._ranks)
+        try:
+            _act_on_main(action, self._folder, self._ranks)
+        except OutputError:
+            self._discard()
+            raise
+
+    def _discard(self) -> None:
+        with contextlib.suppress(OSError):  # What is still buffered may not fit on the disk.
+            self._writing.__exit__(OSError, OSError("given up"), None)
 
 
 class PublishedOutputFiles(Outputs):
@@ -167,7 +156,9 @@ class PublishedOutputFiles(Outputs):
         for field, rows in self._rows.items():
             rows.append(_OUTPUTS[field](step)[: max(0, count - self._first_row)].cpu())
 
-    def complete(self) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            return
         try:
             with replacing(self._path) as file:
                 torch.save({name: torch.cat(rows) for name, rows in self._rows.items()}, file)
@@ -175,8 +166,15 @@ class PublishedOutputFiles(Outputs):
             raise OutputError(f"{self._path}: {failure.strerror or failure}") from None
 
 
-def _raise_on_all(failure: str | None, ranks: Ranks) -> None:
-    # The others would wait for ever.
+def _act_on_main(action: Callable[[], None], place: Path, ranks: Ranks) -> None:
+    """Act on rank 0; where that fails, raise OutputError on all ranks: they would wait for ever."""
+    failure = None
+    if ranks.is_main:
+        try:
+            action()
+        except OSError as error:
+            path = error.filename2 or error.filename or place
+            failure = f"{path}: {error.strerror or error}"
     failure = ranks.broadcast_object(failure)
     if failure is not None:
         raise OutputError(failure)
@@ -192,28 +190,27 @@ def make_own_folder(folder: Path) -> None:
     require_no_link(folder)
 
 
-def write_json_files(
-    folder: Path, files: Mapping[str, Callable[[], object]], ranks: Ranks, *, own: bool = False
-) -> None:
-    """Write JSON files of evaluators, by name, each in one indivisible move; all ranks take part.
+def as_line(content: object) -> str:
+    """Return JSON-ready content as the text of a file that has it in one line."""
+    return json.dumps(content, separators=(",", ":")) + "\n"
+
+
+def write_json_files(folder: Path, files: Mapping[str, Callable[[], object]], ranks: Ranks) -> None:
+    """Write JSON files of evaluators, by name, into a folder whose name we chose; all ranks take
+    part.
 
     Args:
         files: their JSON-ready content, made on rank 0 alone.
-        own: we chose the folder's name: see `make_own_folder`.
     Raises:
         OutputError: rank 0 cannot write; raised on every rank, names the file.
     """
-    failure = None
-    if ranks.is_main:
-        for path, content in ((folder / name, content) for name, content in files.items()):
-            try:
-                make_own_folder(folder) if own else folder.mkdir(parents=True, exist_ok=True)
-                with replacing(path) as file:
-                    file.write((json.dumps(content(), separators=(",", ":")) + "\n").encode())
-            except OSError as error:
-                failure = f"{path}: {error.strerror or error}"
-                break
-    _raise_on_all(failure, ranks)
+
+    def write() -> None:
+        make_own_folder(folder)
+        write_together({folder / name: as_line(content()) for name, content in files.items()})
+
+    if files:
+        _act_on_main(write, folder, ranks)
 
 
 def _remove_files_of_more_ranks(prefix: Path, world_size: int) -> None:
@@ -224,40 +221,15 @@ def _remove_files_of_more_ranks(prefix: Path, world_size: int) -> None:
             path.unlink()
 
 
-class _GrowingArray:
-    """A `.npy` file whose header promises `shape` and whose rows are appended."""
-
-    def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        self._dtype, self._shape, self._num_rows = dtype, shape, 0
-        self._writing = contextlib.ExitStack()
-        self._file = self._writing.enter_context(replacing(path))
-        descr = np.lib.format.dtype_to_descr(dtype)
-        header = {"descr": descr, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self._file, header)
-
-    def append(self, rows: np.ndarray) -> None:
-        assert rows.shape[1:] == self._shape[1:]
-        self._file.write(np.ascontiguousarray(rows, self._dtype).data)
-        self._num_rows += len(rows)
-
-    def complete(self) -> None:
-        assert self._num_rows == self._shape[0], "not every row was written"
-        self._writing.close()
-
-    def discard(self) -> None:
-        given_up = OSError("given up")
-        with contextlib.suppress(OSError):  # What is still buffered may not fit on the disk.
-            self._writing.__exit__(OSError, given_up, None)
-
-
 def _row_formats(seq_len: int, vocab_size: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-    cells, number, token = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.uint8)
-    return {
-        "inputs": (cells, (seq_len,)),
-        "labels": (cells, (seq_len,)),
-        "puzzle_identifiers": (cells, ()),
-        "preds": (token if vocab_size <= 256 else cells, (seq_len,)),
-        "logits": (number, (seq_len, vocab_size)),
-        "q_halt_logits": (number, ()),
-        "q_continue_logits": (number, ()),
+    token = np.uint8 if vocab_size <= 256 else np.int32
+    shapes = {
+        "inputs": (np.int32, (seq_len,)),
+        "labels": (np.int32, (seq_len,)),
+        "puzzle_identifiers": (np.int32, ()),
+        "preds": (token, (seq_len,)),
+        "logits": (np.float32, (seq_len, vocab_size)),
+        "q_halt_logits": (np.float32, ()),
+        "q_continue_logits": (np.float32, ()),
     }
+    return {name: (np.dtype(dtype), shape) for name, (dtype, shape) in shapes.items()}

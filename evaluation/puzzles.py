@@ -41,17 +41,14 @@ def kind_of_data(dataset: PuzzleDataset) -> Kind:
     Raises:
         DatasetError: none that is known, or they do not tell.
     """
-    metadata, place = dataset.metadata, dataset.split_dirs[0]
+    metadata, why = dataset.metadata, "its first rows do not tell of which kind its puzzles are"
     facts = DataFacts(metadata.vocab_size, metadata.seq_len, 1, kind=dataset.kind)
     try:
-        kind = kind_of(facts)
+        if kind := kind_of(facts):
+            return kind
     except ValueError as error:
-        raise DatasetError(f"{place}: {error}") from None
-    if kind is None:
-        fitting = [one.name for one in kinds_with(facts.seq_len, facts.vocab_size)]
-        told = f"its first rows do not tell whether they are {' or '.join(fitting)} puzzles"
-        raise DatasetError(f"{place}: {told}")
-    return kind
+        why = str(error)
+    raise DatasetError(f"{dataset.split_dirs[0]}: {why}")
 
 
 def parse_puzzle(text: str, kind: Kind | None) -> Puzzle:

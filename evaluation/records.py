@@ -36,8 +36,6 @@ def size_of_answers(dataset: PuzzleDataset, set_name: str, number: int) -> dict[
         rows = slice(start, min(start + _ROWS_AT_ONCE, number))
         ids = np.zeros(rows.stop - start, np.int32)
         parts.append(kind.answer_sizes(dataset.read(set_name, rows, ids).labels))
-        if not parts[0]:
-            break
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -77,20 +75,19 @@ class Answers:
         if confidence is not None:
             of_set.count_confidence(confidence[labelled], right[labelled])
         num_wrong = (labelled & ~right).sum(axis=1)
-        for i in np.flatnonzero(num_wrong).tolist():
-            sure = None if q_halt is None or math.isnan(q_halt[i]) else float(q_halt[i])
-            of_set.failures.append(
-                {
-                    "index": int(rows[i]),
-                    "q_halt": sure,
-                    "cells_wrong": int(num_wrong[i]),
-                    "cells_labelled": int(labelled[i].sum()),
-                    "inputs": inputs[i].tolist(),
-                    "labels": labels[i].tolist(),
-                    "answer": preds[i].tolist(),
-                }
-            )
-        of_set.forget()
+        failures = [
+            {
+                "index": int(rows[i]),
+                "q_halt": None if q_halt is None or math.isnan(q_halt[i]) else float(q_halt[i]),
+                "cells_wrong": int(num_wrong[i]),
+                "cells_labelled": int(labelled[i].sum()),
+                "inputs": inputs[i].tolist(),
+                "labels": labels[i].tolist(),
+                "answer": preds[i].tolist(),
+            }
+            for i in np.flatnonzero(num_wrong).tolist()
+        ]
+        of_set.keep(failures, [])
 
     def follow(
         self,
@@ -114,16 +111,14 @@ class Answers:
             return
         row = int(took.argmax())
         numbers = np.unique(np.rint(np.linspace(1, took[row], _MOST_BOARDS)).astype(int))
-        of_set = self._sets.setdefault(set_name, _OfSet(self._vocab_size))
-        of_set.take_slower(
-            {
-                "index": int(rows[row]),
-                "inputs": inputs[row].tolist(),
-                "labels": labels[row].tolist(),
-                "steps": numbers.tolist(),
-                "answers": answers[row, numbers - 1].tolist(),
-            }
-        )
+        solving = {
+            "index": int(rows[row]),
+            "inputs": inputs[row].tolist(),
+            "labels": labels[row].tolist(),
+            "steps": numbers.tolist(),
+            "answers": answers[row, numbers - 1].tolist(),
+        }
+        self._sets.setdefault(set_name, _OfSet(self._vocab_size)).keep([], [solving])
 
     def finish(self, gather: Gather) -> dict[str, dict[str, Any]]:
         """Bring the ranks together, all of which take part; returns of each set, JSON-ready:
@@ -139,14 +134,11 @@ class Answers:
           `answers` after some of these (`steps`, of which the last solved it); null where no step
           but the last was read, or nothing is solved.
         """
-        parts = gather(self._sets)
-        found = {}
-        for name in dict.fromkeys(name for part in parts for name in part):
-            total = _OfSet(self._vocab_size)
-            for of_set in (part[name] for part in parts if name in part):
-                total.add(of_set)
-            found[name] = total.to_json()
-        return found
+        total: dict[str, _OfSet] = {}
+        for part in gather(self._sets):
+            for name, of_set in part.items():
+                total.setdefault(name, _OfSet(self._vocab_size)).add(of_set)
+        return {name: of_set.to_json() for name, of_set in total.items()}
 
 
 class _OfSet:
@@ -157,12 +149,17 @@ class _OfSet:
         # Of each tenth: cells, right ones, and the sum of the confidences in units.
         self.confidence = np.zeros((3, _NUM_BINS), np.int64)
         self.failures: list[dict[str, Any]] = []
-        self.solving: dict[str, Any] | None = None
+        self.solving: list[dict[str, Any]] = []
 
-    def take_slower(self, other: dict[str, Any] | None) -> None:
-        """Keep of two solved puzzles the one that took more steps; of equal ones the first."""
-        found = [one for one in (self.solving, other) if one is not None]
-        self.solving = min(found, key=lambda one: (-one["steps"][-1], one["index"]), default=None)
+    def keep(self, failures: list[dict[str, Any]], solving: list[dict[str, Any]]) -> None:
+        """Keep failures that one of the orders has among its first, and of solved puzzles the one
+        that took most steps; of equal ones the first.
+        """
+        self.failures += failures
+        surest, most_wrong = self.orders()
+        self.failures = list({one["index"]: one for one in surest + most_wrong}.values())
+        slowest = sorted(self.solving + solving, key=lambda one: (-one["steps"][-1], one["index"]))
+        self.solving = slowest[:1]
 
     def count_tokens(self, labels: np.ndarray, preds: np.ndarray) -> None:
         size = len(self.confusion)
@@ -182,21 +179,14 @@ class _OfSet:
     def add(self, other: "_OfSet") -> None:
         self.confusion += other.confusion
         self.confidence += other.confidence
-        self.failures += other.failures
-        self.take_slower(other.solving)
+        self.keep(other.failures, other.solving)
 
-    def surest(self) -> list[dict[str, Any]]:
+    def orders(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the first failures by how sure the model is, and by the number of wrong cells."""
         told = [one for one in self.failures if one["q_halt"] is not None]
-        return sorted(told, key=lambda one: (-one["q_halt"], one["index"]))[:NUM_FAILURES]
-
-    def most_wrong(self) -> list[dict[str, Any]]:
-        order = sorted(self.failures, key=lambda one: (-one["cells_wrong"], one["index"]))
-        return order[:NUM_FAILURES]
-
-    def forget(self) -> None:
-        """Drop failures that neither order has among its first."""
-        kept = {one["index"]: one for one in self.surest() + self.most_wrong()}
-        self.failures = list(kept.values())
+        surest = sorted(told, key=lambda one: (-one["q_halt"], one["index"]))
+        most_wrong = sorted(self.failures, key=lambda one: (-one["cells_wrong"], one["index"]))
+        return surest[:NUM_FAILURES], most_wrong[:NUM_FAILURES]
 
     def to_json(self) -> dict[str, Any]:
         counts, right, units = self.confidence.tolist()
@@ -204,11 +194,13 @@ class _OfSet:
         if sum(counts):
             means = [unit / _UNIT / n if n else None for unit, n in zip(units, counts, strict=True)]
             confidence = {"count": counts, "right": right, "mean": means}
-        surest = self.surest()
-        others = [one for one in self.most_wrong() if one not in surest]
+        surest, most_wrong = self.orders()
         return {
             "confusion": self.confusion.tolist() or None,
             "confidence": confidence,
-            "failures": {"surest": surest, "most_wrong": others},
-            "solving": self.solving,
+            "failures": {
+                "surest": surest,
+                "most_wrong": [one for one in most_wrong if one not in surest],
+            },
+            "solving": next(iter(self.solving), None),
         }

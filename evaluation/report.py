@@ -5,9 +5,8 @@ writes.
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from evaluation.evaluators.base import Findings
 from evaluation.headline import headline_of, score_of
 from evaluation.job import Job, beside
 from evaluation.metrics import SetResult
+from evaluation.outputs import as_line
 from evaluation.records import size_of_answers
 from models.metrics import as_reported, is_loss
 from runtime.errors import ConfigError
@@ -36,10 +36,10 @@ class Evaluation:
     Attributes:
         records: of each set the rows' values by name, [num_examples] in test order: the metrics,
             `count` (1 where the row has labels), `q_halt` (a probability, NaN without such a head),
-            `clues` (cells whose label is given) and, where puzzles are recorded, `right_after_K`
-            (1 where the answer of ACT step K is right) for each K.
+            `clues` (cells whose label is given); where puzzles are recorded, `right_after_K` (1
+            where the answer of ACT step K is right) for each K; and with `at_halt` what
+            `at_halt_NAME` was there.
         at_halt: the figures at the step at which each row would have halted, where that was asked.
-        at_halt_records: the same values there, but for `clues` and `right_after_K`.
         answers: of each set what `evaluation.records.Answers` tells, where puzzles are recorded.
     """
 
@@ -47,23 +47,21 @@ class Evaluation:
     findings: Mapping[str, Findings] = field(default_factory=dict)
     records: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     at_halt: Mapping[str, SetResult] = field(default_factory=dict)
-    at_halt_records: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[str, Callable[[], Any]]:
         """JSON-ready content of the evaluators' files, by file name, made when it is asked for."""
-        found = self.findings.values()
-        return {name: content for one in found for name, content in one.files.items()}
+        return {name: made for one in self.findings.values() for name, made in one.files.items()}
 
-    def with_files_named(self, suffix: str) -> "Evaluation":
-        """Return the same with `suffix` behind the stem of each file's name."""
-        findings = {}
-        for name, found in self.findings.items():
-            files = {Path(file): content for file, content in found.files.items()}
-            named = {str(path.with_stem(path.stem + suffix)): files[path] for path in files}
-            findings[name] = replace(found, files=named)
-        return replace(self, findings=findings)
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The figures of evaluators, as EVALUATOR/NAME."""
+        return {
+            f"{evaluator}/{name}": value
+            for evaluator, found in self.findings.items()
+            for name, value in found.metrics.items()
+        }
 
 
 def pooled(sets: Mapping[str, SetResult]) -> dict[str, float]:
@@ -84,81 +82,78 @@ def flatten(evaluation: Evaluation) -> dict[str, float]:
     """Return the figures over all sets as `eval/NAME`, those of several sets as `eval/SET/NAME`
     too, and those of evaluators as `eval/EVALUATOR/NAME`; the headline comes first.
     """
-    flat = {}
-    if len(evaluation.sets) > 1:
-        for set_name, result in evaluation.sets.items():
-            flat[f"eval/{set_name}/count"] = float(result.count)
-            for name, estimate in result.reported.items():
-                flat[f"eval/{set_name}/{name}"] = estimate.value
-    flat |= {f"eval/{name}": value for name, value in pooled(evaluation.sets).items()}
-    flat |= {f"eval/{name}": value for name, value in _found(evaluation).items()}
-    first = headline_of(flat, "eval/")
-    return {first: flat[first], **flat} if first else flat
+    found = {}
+    for set_name, result in evaluation.sets.items() if len(evaluation.sets) > 1 else ():
+        found[f"{set_name}/count"] = float(result.count)
+        found |= {f"{set_name}/{name}": one.value for name, one in result.reported.items()}
+    found |= pooled(evaluation.sets) | evaluation.metrics
+    first = headline_of(found)
+    names = [first, *found] if first else found
+    return {f"eval/{name}": found[name] for name in names}
 
 
-def _found(evaluation: Evaluation) -> dict[str, float]:
-    return {
-        f"{evaluator}/{name}": value
-        for evaluator, found in evaluation.findings.items()
-        for name, value in found.metrics.items()
-    }
-
-
-def as_json(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
+def as_json(evaluation: Evaluation, folder: Path, suffix: str = "") -> dict[str, Any]:
     """Return the figures as JSON-ready values: `metrics` over all sets, `sets` one by one with
     their intervals, both again in `at_halt` where they were measured there, and `evaluators` with
     their metrics, details and files in `folder`.
 
     A figure that is not finite becomes text ("nan"), since JSON has no number for it.
     """
-    at_halt = {"at_halt": _json_sets(evaluation.at_halt)} if evaluation.at_halt else {}
-    evaluators = {}
-    for name, found in evaluation.findings.items():
-        files = [str(folder / file) for file in found.files]
-        evaluators[name] = {"metrics": found.metrics, "details": found.details, "files": files}
-    return {**_json_sets(evaluation.sets), **at_halt, "evaluators": evaluators}
+    content = _json_sets(evaluation.sets)
+    if evaluation.at_halt:
+        content["at_halt"] = _json_sets(evaluation.at_halt)
+    content["evaluators"] = {
+        name: {
+            "metrics": found.metrics,
+            "details": found.details,
+            "files": [str(folder / named(file, suffix)) for file in found.files],
+        }
+        for name, found in evaluation.findings.items()
+    }
+    return content
+
+
+def named(file: str, suffix: str) -> str:
+    """Return the name of an evaluator's file with `suffix` behind its stem."""
+    return f"{Path(file).stem}{suffix}{Path(file).suffix}"
 
 
 def _json_sets(sets: Mapping[str, SetResult]) -> dict[str, Any]:
-    one_by_one = {}
-    for name, result in sets.items():
-        metrics = {name: table.plain(value) for name, value in result.reported.items()}
-        counts = {"num_examples": result.num_examples, "count": result.count}
-        one_by_one[name] = counts | {"metrics": metrics}
+    one_by_one = {
+        name: {
+            "num_examples": result.num_examples,
+            "count": result.count,
+            "metrics": {name: table.plain(value) for name, value in result.reported.items()},
+        }
+        for name, result in sets.items()
+    }
     together = {name: table.plain(value) for name, value in pooled(sets).items()}
     return {"metrics": together, "sets": one_by_one}
 
 
 def as_csv(
-    evaluation: Evaluation,
-    ratings: Mapping[str, np.ndarray | None],
-    sizes: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({}),
+    records: Mapping[str, Mapping[str, np.ndarray]],
+    known: Mapping[str, Mapping[str, np.ndarray | None]],
 ) -> str:
     """Return a line for each row of all sets; a field is empty where its value is not known.
 
     Args:
-        ratings: by set, of at least the rows that were measured; None: not known.
-        sizes: by set, what `evaluation.records.size_of_answers` returns.
+        records: as an `Evaluation` has them.
+        known: of each set by name, what the data say of at least these rows; None: not known.
     """
-    prefixes = ("", "at_halt_") if evaluation.at_halt else ("",)
-    measured = ["clues", *(f"{prefix}{name}" for prefix in prefixes for name in _RECORDED)]
-    measured += [n for n in _first(evaluation.records) if n.startswith("right_after_")]
+    rows = next(iter(records.values()), {})
+    names = [prefix + name for prefix in ("", "at_halt_") for name in ("clues", *_RECORDED)]
+    measured = [name for name in names if name in rows]
+    measured += [name for name in rows if name.startswith("right_after_")]
     sets = {}
-    for set_name, last in evaluation.records.items():
-        at_halt = evaluation.at_halt_records.get(set_name, {})
-        values = {**last, **{f"at_halt_{name}": value for name, value in at_halt.items()}}
+    for set_name, values in records.items():
         # Nothing but q_halt is known of a row without labels.
         has_labels = values["count"] > 0
-        columns = {
+        sets[set_name] = dict(known[set_name]) | {
             name: np.where(has_labels | name.endswith("q_halt"), values[name], np.nan)
             for name in measured
         }
-        sets[set_name] = {"rating": ratings[set_name], **sizes.get(set_name, {}), **columns}
-    return table.rows_as_csv(["rating", *_first(sizes), *measured], sets)
-
-
-def _first(values: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    return next(iter(values.values()), {})
+    return table.rows_as_csv([*next(iter(known.values()), {}), *measured], sets)
 
 
 def as_text(evaluation: Evaluation) -> str:
@@ -170,9 +165,9 @@ def as_text(evaluation: Evaluation) -> str:
     ]
     explained = "in brackets: 95 % confidence intervals"
     text = table.as_text(["set", "count", *_COLUMNS], lines, explained)
-    found = _found(evaluation)
     if not evaluation.findings:
         return text
+    found = evaluation.metrics
     width = max(map(len, found), default=0)
     metrics = [f"{name.ljust(width)}  {value:.4f}" for name, value in found.items()]
     return "\n".join([text, "", "\n".join(metrics)])
@@ -186,25 +181,27 @@ def _cell(result: SetResult, name: str) -> table.Cell:
 # Files and what is printed
 
 
-def report(evaluation: Evaluation, job: Job, facts: dict[str, Any], seconds: float) -> None:
-    """Write the result as JSON, `facts` first, the records asked for and the evaluators' files;
-    print it as tables.
+def report(
+    evaluation: Evaluation, job: Job, suffix: str, facts: dict[str, Any], seconds: float
+) -> None:
+    """Write the result as JSON, `facts` first, the records asked for and the evaluators' files,
+    whose names get the `suffix`; print it as tables.
     """
-    output = job.output
-    content = facts | as_json(evaluation, output.parent)
+    output, sets = job.output, evaluation.sets
+    content = facts | as_json(evaluation, output.parent, suffix)
     written = {output: as_file(content)}
     if job.config.save_records:
-        ratings = {name: arrays.example_ratings() for name, arrays in job.dataset.sets.items()}
-        sizes = {
-            name: size_of_answers(job.dataset, name, result.num_examples)
-            for name, result in evaluation.sets.items()
+        known = {
+            name: {"rating": job.dataset.sets[name].example_ratings()}
+            | size_of_answers(job.dataset, name, result.num_examples)
+            for name, result in sets.items()
         }
-        written |= records(job, as_csv(evaluation, ratings, sizes), evaluation.answers)
+        written |= records(job, as_csv(evaluation.records, known), evaluation.answers)
     for name, made in evaluation.files.items():
-        written[output.parent / name] = json.dumps(made(), separators=(",", ":")) + "\n"
+        written[output.parent / named(name, suffix)] = as_line(made())
     write(written)
-    number = sum(result.num_examples for result in evaluation.sets.values())
-    exact = pooled(evaluation.sets).get("exact_accuracy")
+    number = sum(result.num_examples for result in sets.values())
+    exact = pooled(sets).get("exact_accuracy")
     sys.stdout.write(
         f"{heading(facts)}{as_text(evaluation)}\n\n"
         f"{number:,} puzzles in {seconds:.1f} s: {number / seconds:,.1f} a second\n"
@@ -242,8 +239,7 @@ def last_line(content: Mapping[str, Any], but: str = "") -> str:
 def records(job: Job, lines: str, answers: Mapping[str, Any]) -> dict[Path, str]:
     """Return the files of what is kept of single puzzles, with their content."""
     content = {"kind": job.dataset.kind, "sets": answers}
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n"
-    output = job.output
+    text, output = as_line(content), job.output
     return {beside(output, "_records.csv"): lines, beside(output, "_records.json"): text}
 
 

@@ -1,5 +1,6 @@
 """Solve puzzles with a trained model, and keep what it answered at each ACT step."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,30 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.kinds import CONSTRAINTS
 from dataset.kinds.base import Puzzle, Verdict, Views
 from evaluation.chains import Found, chosen, ends_of, residual_of, wants_to_halt
-from evaluation.config import Choice, SolveConfig, ThinkingSettings
-from evaluation.constraints import Constraint
-from evaluation.decoding import (
-    Decoded,
-    answer_confidence,
-    decode_beam,
-    decode_greedy,
-    decode_sampled,
-)
+from evaluation.config import ThinkingSettings
 from evaluation.think import Step, chain_steps
 from evaluation.views import Seen, seen_by_chains
 from models.act import ACTLossHead
 from models.heads.base import Examples
 from runtime.errors import ConfigError
-from runtime.registry import NONE
 
 _BATCH_SIZE = 64
-_BEAM_WIDTH = 8
-
-Decoder = Callable[..., Decoded]
-"""Called with logits [B, S, V] and `inputs`, the puzzles' tokens, integer [B, S]."""
 
 
 class Glimpse(NamedTuple):
@@ -56,17 +43,18 @@ class Reasoning:
 
     Attributes:
         puzzle: the puzzle.
-        answers: int8 [steps, size, size], the answer after each ACT step, the last one as decoded;
-            in a Sudoku 0 where the model left a cell empty.
+        answers: int8 [steps, size, size], the most likely tokens after each ACT step; in a Sudoku 0
+            where the model left a cell empty.
         log_prob: natural logarithm of the last answer's probability, as the model sees it.
-        confidence: `answer_confidence` at the last step, 0 to 1.
+        confidence: (1 - mean over the cells of entropy / log V) * sigmoid(q_halt - q_continue) at
+            the last step: how sure the tokens are, times how sure Q is of the answer.
         q_halt: float32 [steps], the chance that the answer is right, as the model sees it; NaN
             where no head says so.
         q_continue: float32 [steps], the value of another step.
         halts: bool [steps], whether the halting rule of training would stop here.
         chain: number of the chain that answers, from 0.
         num_chains: those that thought about the puzzle.
-        num_agreeing: those that give this answer, before it is decoded.
+        num_agreeing: those that give this answer.
         certainty: float32 [steps, size, size], the probability that the model gives to each cell's
             token.
     """
@@ -98,10 +86,6 @@ class Reasoning:
         puzzle = self.puzzle
         return puzzle.kind.judge(self.question, self.answers[step], puzzle.target)
 
-    def is_solved(self) -> bool:
-        """Whether the answer is right: in a Sudoku a valid grid that keeps the clues."""
-        return self.judge().solved is True
-
     def cells_changed(self) -> np.ndarray:
         """Number of cells that each step changed, int64 [steps]; the first one fills the puzzle."""
         before = np.concatenate([self.question[None], self.answers[:-1]])
@@ -116,34 +100,10 @@ class Reasoning:
         return puzzle.kind.wrong(self.question, self.answers[step], puzzle.target)
 
 
-def make_decoder(config: SolveConfig) -> Decoder:
-    """Return the decoder that the configuration asks for; its draws go on from call to call."""
-    constraint = None
-    if config.constraint != NONE:
-        constraint = Constraint(CONSTRAINTS.load(config.constraint))
-    temperature = 1.0 if config.temperature is None else config.temperature
-    generator = torch.Generator().manual_seed(config.seed)
-    decode: Decoder
-    if config.decode == "greedy":
-        decode = decode_greedy
-    elif config.decode == "beam":
-        decode = partial(decode_beam, width=config.beam_width or _BEAM_WIDTH)
-    else:
-        decode = partial(
-            decode_sampled,
-            temperature=temperature,
-            generator=generator,
-            top_k=config.top_k,
-            top_p=config.top_p,
-        )
-    return partial(decode, constraint=constraint)
-
-
 def reason(
     model: ACTLossHead,
     puzzles: Sequence[Puzzle],
     device: torch.device,
-    decode: Decoder = decode_greedy,
     settings: ThinkingSettings | None = None,
     watch: Watch | None = None,
 ) -> Iterator[Reasoning]:
@@ -151,7 +111,6 @@ def reason(
 
     Args:
         puzzles: of one kind and size, which the model reads.
-        decode: gives the answer of the last step; the others are the most likely tokens.
         settings: which chains think about each puzzle, and which of them answers; the depth is the
             model's, and of each list the first value counts. None: one chain.
         watch: called after each ACT step of each chain.
@@ -161,39 +120,7 @@ def reason(
     size = max(1, _BATCH_SIZE // settings.breadth[0])
     for start in range(0, len(puzzles), size):
         some = puzzles[start : start + size]
-        yield from _reason_batch(model, some, start, device, decode, settings, watch)
-
-
-class _Chain(NamedTuple):
-    """One chain of each of N puzzles, after each step."""
-
-    inputs: Tensor  # int32 [N, S], the view that it saw.
-    logits: Tensor  # [N, steps, S, V], of that view.
-    tokens: np.ndarray  # uint8 [N, steps, S], the most likely ones, of the puzzle itself.
-    certainty: np.ndarray  # float32 [N, steps, S], their probabilities.
-    q_halt: Tensor  # Logits [N, steps].
-    q_continue: Tensor  # Logits [N, steps].
-    halts: Tensor  # bool [N, steps]
-    residual: Tensor  # [N], of the last step.
-
-
-class _Last(NamedTuple):
-    """The decoded answers to N puzzles: tokens uint8 [N, S] and their probabilities, float32
-    [N, S], of the puzzles themselves, and the log-probability and confidence of each answer, [N].
-    """
-
-    tokens: np.ndarray
-    certainty: np.ndarray
-    log_probs: Tensor
-    confidence: Tensor
-
-
-class _Place(NamedTuple):
-    """Where the answer to a puzzle is read: a row of the chain with this number, and which step."""
-
-    chain: int
-    row: int
-    end: int
+        yield from _reason_batch(model, some, start, device, settings, watch)
 
 
 @torch.no_grad()
@@ -202,11 +129,9 @@ def _reason_batch(
     puzzles: Sequence[Puzzle],
     first_row: int,
     device: torch.device,
-    decode: Decoder,
     settings: ThinkingSettings,
     watch: Watch | None,
 ) -> list[Reasoning]:
-    select, rows = settings.select[0], np.arange(len(puzzles))
     inputs = np.stack([puzzle.tokens for puzzle in puzzles])
     ids = np.array([puzzle.identifier for puzzle in puzzles], np.int32)
 
@@ -214,21 +139,13 @@ def _reason_batch(
         return {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
 
     views, chains = _views(puzzles[0]) if settings.perturbs_views else None, []
-    seen = seen_by_chains(views, settings.seed, first_row + rows, settings.breadth[0])
-    for number, own in enumerate(seen):
+    rows = first_row + np.arange(len(puzzles))
+    for number, own in enumerate(seen_by_chains(views, settings.seed, rows, settings.breadth[0])):
         arrays = {"inputs": own.boards(inputs).astype(np.int32), "puzzle_identifiers": ids}
         steps = chain_steps(model, model, arrays, settings, number, first_row, on_device)
         chains.append(_read(model, steps, own, number, watch))
-    found, ends = _found(chains, select)
-    best = chosen(select, found, 0, model.model.eval_max_steps)
-    agreeing = (found.at_halt == found.at_halt[best, rows]).all(-1).sum(0)
-    places = [
-        _Place(int(chain), row, int(end))
-        for row, (chain, end) in enumerate(zip(best, ends[best, rows] - 1, strict=True))
-    ]
-    own = np.stack([seen[chain].views[row] for chain, row, _ in places])
-    last = _last(model, decode, chains, places, Seen(seen[0].symmetries, own))
-    return list(_reasonings(model, puzzles, chains, places, agreeing, last))
+    told = {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
+    return list(_chosen(model, puzzles, told, settings))
 
 
 def _views(puzzle: Puzzle) -> Views:
@@ -240,96 +157,77 @@ def _views(puzzle: Puzzle) -> Views:
 
 def _read(
     model: ACTLossHead, steps: Iterable[Step], seen: Seen, number: int, watch: Watch | None
-) -> _Chain:
-    """Read each step of the chain with this number."""
-    act, outputs, halts, ends = model.model, [], [], []
-    tokens, certainty = [], []
-    for before, carry in steps:
+) -> dict[str, np.ndarray]:
+    """Return what the chain with this number says of N puzzles themselves, [N, steps, ...] by name:
+    fields of `Reasoning`, the `tokens` [N, steps, S], `q_halt_logits`, and `residual`.
+    """
+    act, told = model.model, []
+    for step, (before, carry) in enumerate(steps, start=1):
         given = act.inner.read(act.answer_of(carry), carry.examples)
-        outputs.append(given)
-        ends.append((carry.examples["inputs"], residual_of(before, act.answer_of(carry))))
-        halts.append(wants_to_halt(act, given, carry.steps))
-        best = given["logits"].argmax(-1, keepdim=True)
-        tokens.append(seen.tokens(best.squeeze(-1).cpu().numpy().astype(np.uint8)))
-        shares = model.log_probs(given["logits"]).gather(-1, best).exp()
-        certainty.append(seen.values(shares.squeeze(-1).float().cpu().numpy()))
+        best, log_probs = given["logits"].argmax(-1), model.log_probs(given["logits"])
+        of_cells = log_probs.gather(-1, best.unsqueeze(-1)).squeeze(-1)
+        one = {
+            "q_halt_logits": given["q_halt_logits"].float(),
+            "q_halt": given["q_halt_logits"].float().sigmoid(),
+            "q_continue": given["q_continue_logits"].sigmoid(),
+            "log_prob": of_cells.sum(-1),
+            "confidence": _confidence(model, log_probs, given),
+            "halts": wants_to_halt(act, given, carry.steps),
+            "residual": residual_of(before, act.answer_of(carry)),
+        }
+        of_step = {name: value.cpu().numpy() for name, value in one.items()}
+        of_step["tokens"] = seen.tokens(best.cpu().numpy().astype(np.uint8))
+        of_step["certainty"] = seen.values(of_cells.exp().float().cpu().numpy())
+        told.append(of_step)
         if watch is not None:
-            q = given["q_halt_logits"].float().sigmoid().cpu().numpy()
-            watch(Glimpse(number, len(tokens), tokens[-1], certainty[-1], q))
-    logits, q_halt, q_continue = (
-        torch.stack([given[name] for given in outputs], 1)
-        for name in ("logits", "q_halt_logits", "q_continue_logits")
-    )
-    answers = np.stack(tokens, 1), np.stack(certainty, 1)
-    inputs, residual = ends[-1]
-    return _Chain(inputs, logits, *answers, q_halt, q_continue, torch.stack(halts, 1), residual)
+            names = ("tokens", "certainty", "q_halt")
+            watch(Glimpse(number, step, *(of_step[name] for name in names)))
+    return {name: np.stack([one[name] for one in told], 1) for name in told[0]}
 
 
-def _last(
-    model: ACTLossHead, decode: Decoder, chains: list[_Chain], places: list[_Place], seen: Seen
-) -> _Last:
-    """Decode the answers at these places; `seen`: how the chains that answer saw the puzzles."""
-    rule = model.model.rule
-    logits, q_halt, q_continue = (
-        torch.stack([getattr(chains[c], name)[row, end] for c, row, end in places])
-        for name in ("logits", "q_halt", "q_continue")
-    )
-    if rule is None:
-        gap = torch.full_like(q_halt, torch.inf)
-    else:
-        gap = q_halt - (q_continue if rule.compares else 0)
-    log_probs = model.log_probs(logits)
-    decoded = decode(log_probs, inputs=torch.stack([chains[c].inputs[row] for c, row, _ in places]))
-    tokens = seen.tokens(decoded.tokens.cpu().numpy().astype(np.uint8))
-    certainty = seen.values(decoded.cell_log_probs.exp().float().cpu().numpy())
-    confidence = answer_confidence(log_probs, gap, torch.zeros_like(gap))
-    return _Last(tokens, certainty, decoded.log_probs, confidence)
+def _confidence(model: ACTLossHead, log_probs: Tensor, given: Examples) -> Tensor:
+    """Return `Reasoning.confidence` [N]; without a halting head only the tokens count."""
+    entropy = torch.special.entr(log_probs.exp()).sum(-1).mean(-1)
+    certainty = (1 - entropy / math.log(log_probs.shape[-1])).clamp(0, 1)
+    if (rule := model.model.rule) is None:
+        return certainty
+    gap = given["q_halt_logits"] - (given["q_continue_logits"] if rule.compares else 0)
+    return certainty * gap.to(certainty).sigmoid()
 
 
-def _reasonings(
+def _chosen(
     model: ACTLossHead,
     puzzles: Sequence[Puzzle],
-    chains: list[_Chain],
-    places: list[_Place],
-    agreeing: np.ndarray,
-    last: _Last,
+    told: dict[str, np.ndarray],
+    settings: ThinkingSettings,
 ) -> Iterator[Reasoning]:
-    for number, (puzzle, place) in enumerate(zip(puzzles, places, strict=True)):
-        chain, row, end = chains[place.chain], place.row, place.end
-        tokens = [*chain.tokens[row, :end], last.tokens[number]]
-        certainty = np.stack([*chain.certainty[row, :end], last.certainty[number]])
-        told = slice(end + 1)
-        q_halt = chain.q_halt[row, told].sigmoid()
-        if model.model.rule is None:
-            q_halt = torch.full_like(q_halt, torch.nan)
+    """Yield what the chain that answers says of each puzzle; `told`: of C chains what `_read`
+    gives, [C, N, steps, ...].
+    """
+    select, halts, tokens = settings.select[0], told["halts"], told["tokens"]
+    num_steps, rows = halts.shape[-1], np.arange(len(puzzles))
+    halt = np.where(halts.any(-1), halts.argmax(-1) + 1, 0)
+    ends = ends_of(select, halt, num_steps)
+    at_end = np.take_along_axis(tokens, ends[..., None, None] - 1, 2).squeeze(2)
+    preds, q, residual = (
+        told[name][:, None, :, -1] for name in ("tokens", "q_halt_logits", "residual")
+    )
+    best = chosen(select, Found(preds, at_end, q, residual, halt), 0, num_steps)
+    agreeing = (at_end == at_end[best, rows]).all(-1).sum(0)
+    for row, (puzzle, chain) in enumerate(zip(puzzles, best.tolist(), strict=True)):
+        own = {name: values[chain, row, : ends[chain, row]] for name, values in told.items()}
         yield Reasoning(
             puzzle,
-            answers=np.stack([puzzle.kind.to_grid(step) for step in tokens]),
-            log_prob=float(last.log_probs[number]),
-            confidence=float(last.confidence[number]),
-            q_halt=q_halt.cpu().numpy(),
-            q_continue=chain.q_continue[row, told].sigmoid().cpu().numpy(),
-            halts=chain.halts[row, told].cpu().numpy(),
-            chain=place.chain,
-            num_chains=len(chains),
-            num_agreeing=int(agreeing[number]),
-            certainty=certainty.reshape(-1, *puzzle.question.shape),
+            answers=np.stack([puzzle.kind.to_grid(step) for step in own["tokens"]]),
+            log_prob=float(own["log_prob"][-1]),
+            confidence=float(own["confidence"][-1]),
+            q_halt=np.full_like(own["q_halt"], np.nan)
+            if model.model.rule is None
+            else own["q_halt"],
+            q_continue=own["q_continue"],
+            halts=own["halts"],
+            chain=chain,
+            num_chains=len(halts),
+            num_agreeing=int(agreeing[row]),
+            certainty=own["certainty"].reshape(-1, *puzzle.question.shape),
         )
-
-
-def _found(chains: list[_Chain], select: Choice) -> tuple[Found, np.ndarray]:
-    """Return what chains say after their last step, and int64 [C, N], after which step each is
-    read; `at_halt` is what they answer there.
-    """
-    halts = np.stack([chain.halts.cpu().numpy() for chain in chains])
-    halt = np.where(halts.any(-1), halts.argmax(-1) + 1, 0)
-    ends = ends_of(select, halt, halts.shape[-1])
-    tokens = np.stack([chain.tokens for chain in chains])  # [C, N, steps, S]
-    found = Found(
-        preds=tokens[:, None, :, -1],
-        at_halt=np.take_along_axis(tokens, ends[..., None, None] - 1, 2).squeeze(2),
-        q_halt=np.stack([chain.q_halt[:, -1:].float().cpu().numpy().T for chain in chains]),
-        residual=np.stack([chain.residual.cpu().numpy()[None] for chain in chains]),
-        halt=halt,
-    )
-    return found, ends

@@ -39,18 +39,6 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def told_apart(labels: Sequence[str], *further: Sequence[str]) -> list[str]:
-    """Return labels; those that are alike with what else is known of them, as far as is needed."""
-    told = list(labels)
-    for more in further:
-        alike = {label for label in told if told.count(label) > 1}
-        told = [
-            f"{label}, {other}" if label in alike and other else label
-            for label, other in zip(told, more, strict=True)
-        ]
-    return told
-
-
 def run_named(text: str) -> Path:
     """Return the run that a word of a command line with `--flags` names, RUN or checkpoint=RUN."""
     key, equals, _ = text.partition("=")

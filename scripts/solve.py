@@ -6,8 +6,7 @@ set by number, count=N for its first ones (data_path=FOLDER, split=, set=: of an
 puzzles on standard input. FILE has Sudokus, on a line each or in rows, or mazes in rows; or is a
 picture of a maze (.png) or an ARC task (.json).
 
-The last step's answer is the most likely token of each cell. decode=beam constraint=sudoku looks
-for the most likely grid that keeps the rules; decode=temperature, top_k or top_p draws.
+The answer is the most likely token of each cell after the last step.
 
 depth=64 breadth=8 thinks longer, as evaluate.py does: so many ACT steps, and so many chains, one of
 which answers.

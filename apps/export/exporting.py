@@ -10,8 +10,6 @@ differ by more than the rounding of float32 explains, it is not kept. docs/expor
 """
 
 import argparse
-import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,14 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataset.command_line import Parser
+from dataset.command_line import Parser, told
 from dataset.kinds.base import kinds_with
-from runtime.errors import EXIT_INTERRUPTED, ConfigError, disk_errors, exit_code
+from runtime.errors import ConfigError, disk_errors
 from runtime.files import sha256
-from runtime.output import guard_output
 from runtime.plugins import import_plugins
-from runtime.process import print_error
-from runtime.progress import bar
 from runtime.text import run_named
 from training.checkpoint.published import average_of
 from training.checkpoint.store import MANIFEST
@@ -55,18 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own = "modules of yours that register parts of the model, as in plugins=[A,B]"
     parser.add_argument("--plugins", type=names_in, default=[], metavar="A,B", help=own)
     options = parser.parse_args(arguments)
-    guard_output()
-    try:
-        sys.stdout.write(export(options))
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return EXIT_INTERRUPTED
-    except Exception as error:
-        if (code := exit_code(error)) is None:
-            raise
-        print_error(str(error))
-        return code
-    return 0
+    return told(lambda: export(options))
 
 
 def export(options: argparse.Namespace) -> str:
@@ -93,25 +77,20 @@ def export(options: argparse.Namespace) -> str:
     from apps.export.step import ExportedStep
 
     tried = trial.read_puzzles(trained, options.data)
-    with bar(None, "exporting", "stages", total=4) as shown, written_beside(output) as path:
-        model = load(trained, tried, "float32", averaged=averaged)
-        step = ExportedStep(model.model)
+    with written_beside(output) as path:
+        step, exact = (
+            ExportedStep(load(trained, tried, dtype, averaged=averaged).model)
+            for dtype in ("float32", "float64")
+        )
         facts = facts_of(trained, step, tried, averaged=averaged)
-        shown.update()
         if output.suffix == ".pt2":
             writing.write_program(step, path, facts)
         else:
             writing.write_onnx(step, path, facts, one_step=one_step)
-        shown.update()
-        exact = load(trained, tried, "float64", averaged=averaged)
-        run = trial.opened(path, step, one_step=one_step)
-        shown.update()
-        compared = trial.compare(run, model, exact, step, tried)
-        shown.update()
+        compared = trial.compare(trial.opened(path, step, one_step=one_step), step, exact, tried)
         size = sum(written.stat().st_size for written in path.parent.iterdir())
-    what = "one ACT step" if one_step else "the recurrence"
-    of_table = ""
-    if (table := model.puzzle_embedding) is not None and table.weights.nbytes > 1e6:
+    what, of_table = "one ACT step" if one_step else "the recurrence", ""
+    if (table := step.act.inner.puzzle_emb) is not None and table.weights.nbytes > 1e6:
         of_table = f", {table.weights.nbytes / 1e6:,.2f} of them the puzzle embedding"
     return (
         f"{output}: {what} of arch={facts['arch']}, {size / 1e6:,.2f} MB{of_table}\n"
@@ -143,15 +122,15 @@ def written_beside(output: Path) -> Iterator[Path]:
     Raises:
         ConfigError: the disk refuses.
     """
-    with disk_errors(output, ConfigError):
-        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
-        try:
-            yield folder / output.name
-            # What the file refers to, with a longer name, is there before it.
-            for path in sorted(folder.iterdir(), reverse=True):
-                path.replace(output.with_name(path.name))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    temporary = tempfile.TemporaryDirectory
+    with (
+        disk_errors(output, ConfigError),
+        temporary(prefix=f".{output.name}.", dir=output.parent) as folder,
+    ):
+        yield Path(folder, output.name)
+        # What the file refers to, with a longer name, is there before it.
+        for path in sorted(Path(folder).iterdir(), reverse=True):
+            path.replace(output.with_name(path.name))
 
 
 def load(trained: TrainedModel, tried: "Tried", dtype: str, *, averaged: bool) -> "ACTLossHead":
@@ -171,9 +150,10 @@ def facts_of(
     inner, logits = step.act.inner, step(step.zeros(1))["logits"]
     _, seq_len, vocab_size = logits.shape
     kinds = [evaluator.name for evaluator in trained.run.active_evaluators]
-    if not kinds:
-        told = [tried.facts.kind] if tried.facts and tried.facts.kind else None
-        kinds = told or [kind.key for kind in kinds_with(seq_len, vocab_size)]
+    if not kinds and tried.facts and tried.facts.kind:
+        kinds = [tried.facts.kind]
+    elif not kinds:
+        kinds = [kind.key for kind in kinds_with(seq_len, vocab_size)]
         kinds = kinds if len(kinds) == 1 else []  # Of 4 x 4 cells there are Sudokus and mazes.
     source = trained.weights
     if not trained.is_published:

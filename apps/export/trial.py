@@ -3,10 +3,8 @@
 Needs the packages of the extra `export`.
 """
 
-import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +14,6 @@ import onnxruntime
 import torch
 
 from apps.export.step import ExportedStep
-from models.act import ACTLossHead
 from models.config import DataFacts
 from models.draws import BATCH_DRAWS
 from models.heads.base import NEVER
@@ -78,14 +75,11 @@ def read_puzzles(trained: TrainedModel, folder: str | None) -> Tried:
 
 
 def opened(path: Path, step: ExportedStep, *, one_step: bool) -> Run:
-    """Open a file, .onnx or .pt2."""
+    """Open a file: .pt2 in torch, .onnx in ONNX Runtime, with as many threads as torch has."""
     if path.suffix == ".pt2":
-        return program_at(path, step)
-    return session_at(path, step, one_step=one_step)
-
-
-def session_at(path: Path, step: ExportedStep, *, one_step: bool) -> Run:
-    """Open an ONNX file in ONNX Runtime, with as many threads as torch has."""
+        # Of torch 2.11, on how it reads its own files.
+        with warnings.catch_warnings(action="ignore"):
+            return in_torch(torch.export.load(path).module(), step)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -103,10 +97,8 @@ def session_at(path: Path, step: ExportedStep, *, one_step: bool) -> Run:
     return partial(repeated, run, step) if one_step else recur
 
 
-def program_at(path: Path, step: ExportedStep) -> Run:
-    """Open a file of torch.export."""
-    with warnings.catch_warnings(action="ignore"):  # Of torch 2.11, on how it reads its own files.
-        module = torch.export.load(path).module()
+def in_torch(module: Callable[..., Any], step: ExportedStep) -> Run:
+    """Return what makes steps with a module that makes one, as `step` does."""
 
     def run(given: Arrays) -> Arrays:
         with torch.no_grad():
@@ -119,10 +111,10 @@ def program_at(path: Path, step: ExportedStep) -> Run:
 def repeated(
     run: Callable[[Arrays], Arrays], step: ExportedStep, given: Arrays, num_steps: int
 ) -> Arrays:
-    """Make ACT steps with a file that makes one; a `Run` where the first two are known."""
+    """Make ACT steps with what makes one; a `Run` where the first two are known."""
     size, outputs = len(given["inputs"]), {}
     zeros = {name: value.numpy() for name, value in step.zeros(size).items()}
-    given = {name: given.get(name, value) for name, value in zeros.items()}
+    given = {name: given.get(name, value).astype(value.dtype) for name, value in zeros.items()}
     for number in range(num_steps):
         if "new" in given:
             given["new"] = np.full(size, number == 0)
@@ -131,79 +123,43 @@ def repeated(
     return outputs
 
 
-def think_here(model: ACTLossHead, step: ExportedStep, given: Arrays, num_steps: int) -> Arrays:
-    """Make ACT steps with the model itself; a `Run` where the first two are known."""
-    tensors = {name: torch.from_numpy(value) for name, value in given.items()}
-    examples = {name: tensors[name] for name in ("inputs", "puzzle_identifiers")}
-    act, carry = model.model, model.initial_carry(examples)
-    if step.starts is not None:
-        starts = {latent: tensors[name].to(act.inner.dtype) for name, latent in step.states.items()}
-        carry = replace(carry, inner=starts, halted=~carry.halted, examples=examples)
-    with torch.no_grad():
-        for _ in range(num_steps):
-            carry = model(carry, examples, measured=False).carry
-            carry = replace(carry, halted=torch.zeros_like(carry.halted))
-        outputs = act.inner.read(act.answer_of(carry), carry.examples)
-    outputs["answers"] = outputs["logits"].argmax(-1)
-    return {name: value.numpy() for name, value in outputs.items()}
-
-
-def compare(
-    run: Run, model: ACTLossHead, exact: ACTLossHead, step: ExportedStep, tried: Tried
-) -> str:
-    """Return in lines how far a file is from the model, and how long both take.
+def compare(run: Run, step: ExportedStep, exact: ExportedStep, tried: Tried) -> str:
+    """Return in lines how far a file is from the model.
 
     Args:
         run: makes steps with the file.
-        exact: the model in float64.
+        exact: the step in float64.
     Raises:
         CheckpointError: the file is further from `exact` than rounding explains.
     """
     given = random_starts(step) | (tried.arrays or random_puzzles(step))
-    batches = [{name: value[rows] for name, value in given.items()} for rows in _BATCHES]
-    runs = (run, partial(think_here, model, step), partial(think_here, exact, step))
-    distances = ("file to here", "file to float64", "here to float64")
-    table = [["ACT steps", *distances, "equal tokens"]]
-    depths = (1, max(2, model.model.eval_max_steps))
-    for depth in depths:
-        results = [[one(batch, depth) for batch in batches] for one in runs]
-        errors = [f"{error:.1e}" for error in _errors(results, depth)]
-        tokens, expected, _ = (
-            np.concatenate([each["answers"].ravel() for each in result]) for result in results
+    table = [["ACT steps", "file to float64", "here to float64", "equal tokens"]]
+    for depth in (1, max(2, step.act.eval_max_steps)):
+        (ours, tokens), (here, expected), (right, _) = (
+            _answered(one, given, depth)
+            for one in (run, in_torch(step, step), in_torch(exact, exact))
         )
-        table.append([str(depth), *errors, f"{(tokens == expected).mean():.2%}"])
-    seconds = [seconds_of(one, batches[0], depths[-1]) / depths[-1] for one in runs[:2]]
-    return (
-        f"largest difference of a logit (here: in PyTorch, float32):\n"
-        f"{in_columns(table)}\n\n"
-        f"seconds of an ACT step with one puzzle: {seconds[0]:.2g} in the file, {seconds[1]:.2g} "
-        f"here (threads: {torch.get_num_threads()})\n"
+        error, usual = (float(np.abs(logits - right).max()) for logits in (ours, here))
+        largest = np.abs(right[right > NEVER]).max(initial=0.0)
+        allowed = _ALLOWED * max(usual, largest * np.finfo(np.float32).eps)
+        if not error <= allowed:
+            raise CheckpointError(
+                f"the file is wrong, and not kept: at ACT step {depth} a logit is {error:.1e} off; "
+                f"here it is {usual:.1e} off in float32, and up to {allowed:.1e} is allowed"
+            )
+        equal = f"{(tokens == expected).mean():.2%}"
+        table.append([str(depth), f"{error:.1e}", f"{usual:.1e}", equal])
+    return f"largest difference of a logit (here: in PyTorch, float32):\n{in_columns(table)}\n"
+
+
+def _answered(run: Run, given: Arrays, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return all logits in float64, and all answers."""
+    parts = [run({n: v[rows] for n, v in given.items()}, num_steps) for rows in _BATCHES]
+    names = sorted(name for name in parts[0] if name.endswith("logits"))
+    logits, answers = (
+        [part[name].ravel() for part in parts for name in of] for of in (names, ["answers"])
     )
-
-
-def _errors(results: list[list[Arrays]], depth: int) -> list[float]:
-    """Return the largest difference of a logit: file to here, file to float64, here to float64.
-
-    Args:
-        results: of the file, of the model, and of it in float64, for each batch.
-    Raises:
-        CheckpointError: the second is more than rounding explains.
-    """
-    names = [name for name in results[0][0] if name.endswith("logits")]
-    ours, theirs, right = (
-        np.concatenate([each[name].ravel() for each in result for name in names], dtype=float)
-        for result in results
-    )
-    errors = [np.abs(a - b).max() for a, b in ((ours, theirs), (ours, right), (theirs, right))]
-    largest = np.abs(right[right > NEVER]).max(initial=0.0)
-    allowed = _ALLOWED * max(errors[2], largest * np.finfo(np.float32).eps)
-    if not errors[1] <= allowed:
-        raise CheckpointError(
-            f"the file is wrong, and not kept: at ACT step {depth} a logit is "
-            f"{errors[1]:.1e} off; here it is {errors[2]:.1e} off in float32, and up to "
-            f"{allowed:.1e} is allowed"
-        )
-    return errors
+    return np.concatenate(logits, dtype=float), np.concatenate(answers)
 
 
 def random_puzzles(step: ExportedStep) -> Arrays:
@@ -223,10 +179,3 @@ def random_starts(step: ExportedStep) -> Arrays:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return {name: step.starts.start(zeros[name], BATCH_DRAWS).numpy() for name in step.states}
-
-
-def seconds_of(run: Run, given: Arrays, num_steps: int) -> float:
-    """Return how long a run takes."""
-    began = time.perf_counter()
-    run(given, num_steps)
-    return time.perf_counter() - began

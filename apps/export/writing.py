@@ -40,7 +40,7 @@ def write_program(step: ExportedStep, path: Path, facts: Mapping[str, str]) -> N
     Raises:
         ConfigError: a part of the model cannot be exported.
     """
-    with _quiet(), _explained():
+    with _exporting():
         program, _ = _traced(step)
         torch.export.save(program, path, extra_files={METADATA: json.dumps(dict(facts))})
 
@@ -57,7 +57,7 @@ def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str], *, one_
         ConfigError: a part of the model cannot be exported.
     """
     given = step.zeros(1)
-    with _quiet(), _explained():
+    with _exporting():
         program, shapes = _traced(step)
         written = torch.onnx.export(
             program,
@@ -123,31 +123,39 @@ def _repeat(graph: ir.Graph, step: ExportedStep) -> None:
         else:
             starts[name] = _zeros(graph, value, batch, name)
 
-    number, goes_on = (
-        ir.val("step_number", ir.DataType.INT64, []),
-        ir.val("goes_on", ir.DataType.BOOL, []),
-    )
-    before = {name: states.get(name) or _like(value, name) for name, value in gives.items()}
-    body = ir.Graph([number, goes_on, *before.values()], [], nodes=[], name="act_step")
-    if new is not None:
-        zero = _add(body, "Constant", [], "zero", value=ir.tensor(np.array(0, np.int64)))
-        is_first = _add(body, "Equal", [number, zero], "is_first")
-        body.append(ir.node("Expand", [is_first, batch], outputs=[new]))
-    body.extend(nodes)
-    body.outputs.append(_add(body, "Identity", [goes_on], "still_goes_on"))
-    body.outputs.extend([*gives.values(), *each.values()])
-
     ends = {name: _like(value, name) for name, value in gives.items()}
     lists = {name: _like(value, name, "num_steps") for name, value in each.items()}
+    before = {name: states.get(name) or _like(value, name) for name, value in gives.items()}
     for suffix, values in (("before", before), ("after", gives | each)):
         for name, value in values.items():  # No name within is one of those outside.
             value.name = f"{name}_{suffix}"
+    body = _body(nodes, [*before.values()], [*gives.values(), *each.values()], new, batch)
     outputs = [*ends.values(), *lists.values()]
     inputs = [num_steps, None, *starts.values()]  # No condition: all steps are made.
     graph.append(ir.node("Loop", inputs, {"body": body}, outputs=outputs))
     hidden = states.keys() - {"next_candidates"}
     told = [value for name, value in ends.items() if name not in hidden]
     graph.outputs.extend([*lists.values(), *told])
+
+
+def _body(
+    nodes: list[ir.Node],
+    before: list[ir.Value],
+    after: list[ir.Value],
+    new: ir.Value | None,
+    batch: ir.Value,
+) -> ir.Graph:
+    """Return the nodes of a step as the body of a Loop; all rows are `new` in the first one."""
+    number = ir.val("step_number", ir.DataType.INT64, [])
+    goes_on = ir.val("goes_on", ir.DataType.BOOL, [])
+    body = ir.Graph([number, goes_on, *before], [], nodes=[], name="act_step")
+    if new is not None:
+        zero = _add(body, "Constant", [], "zero", value=ir.tensor(np.array(0, np.int64)))
+        is_first = _add(body, "Equal", [number, zero], "is_first")
+        body.append(ir.node("Expand", [is_first, batch], outputs=[new]))
+    body.extend(nodes)
+    body.outputs.extend([_add(body, "Identity", [goes_on], "still_goes_on"), *after])
+    return body
 
 
 def _zeros(graph: ir.Graph, like: ir.Value, batch: ir.Value, name: str) -> ir.Value:
@@ -177,23 +185,18 @@ def _like(value: ir.Value, name: str, *dims: str) -> ir.Value:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep back what torch's exporter says of its own parts, and of packages that it could use."""
+def _exporting() -> Iterator[None]:
+    """Keep back what torch's exporter says of its own parts, and of packages that it could use;
+    turn whatever it raises over a part of the model into a ConfigError.
+    """
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
-    finally:
-        log.setLevel(level)
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Turn whatever the exporter raises over a part of the model into a ConfigError."""
-    try:
-        yield
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ConfigError(f"the model cannot be exported: {shown(reason, 300)}") from error
+    finally:
+        log.setLevel(level)

@@ -26,6 +26,14 @@ FILES = [
     *(CONFIG_FILE, "checkpoint"),
 ]
 """Patterns of what is fetched; none of them is anything that could be executed."""
+LOG_IN = "(hf auth login, or HF_TOKEN)"
+_REASONS = {
+    "GatedRepoError": f"is gated: ask for access on its page, then log in {LOG_IN}",
+    "RepositoryNotFoundError": f"no such repository, or it is private: log in {LOG_IN}",
+    "RevisionNotFoundError": "no such revision",
+    "LocalEntryNotFoundError": "the Hub cannot be reached, and the files are not in its cache",
+}
+"""What errors of the Hub's client mean, by their names."""
 
 
 class Address(NamedTuple):
@@ -70,7 +78,7 @@ def reason_of(error: Exception) -> str:
 
 def _downloaded(address: Address) -> Path:
     try:
-        from huggingface_hub import errors, snapshot_download
+        from huggingface_hub import snapshot_download
         from huggingface_hub.utils import disable_progress_bars
     except ImportError:
         missing = "huggingface-hub is not installed (pip install '.[hub]')"
@@ -82,18 +90,10 @@ def _downloaded(address: Address) -> Path:
         folder = snapshot_download(
             address.repo, revision=address.revision, allow_patterns=FILES, etag_timeout=10
         )
-    except errors.GatedRepoError:
-        reason = "is gated: ask for access on its page, then log in (hf auth login, or HF_TOKEN)"
-    except errors.RepositoryNotFoundError:
-        reason = "no such repository, or it is private: log in (hf auth login, or HF_TOKEN)"
-    except errors.RevisionNotFoundError:
-        reason = "no such revision"
-    except errors.LocalEntryNotFoundError:
-        reason = "the Hub cannot be reached, and the files are not in its cache"
     except Exception as error:  # Of the Hub, of the network, or of the client's own making.
-        reason = reason_of(error)
-    else:
-        if Path(folder).is_dir():
-            return Path(folder)
-        reason = "there is no checkpoint in this repository"
-    raise CheckpointError(f"{named}: {reason}") from None
+        names = [kind.__name__ for kind in type(error).__mro__]
+        reason = next((_REASONS[name] for name in names if name in _REASONS), reason_of(error))
+        raise CheckpointError(f"{named}: {reason}") from None
+    if not Path(folder).is_dir():
+        raise CheckpointError(f"{named}: there is no checkpoint in this repository")
+    return Path(folder)

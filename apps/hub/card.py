@@ -1,19 +1,17 @@
 """A model card for the Hugging Face Hub, written from what a run's files say."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from apps.reports.values import at, estimate_of, items, listed, number, parsed
-from evaluation.headline import MEASURES, differs, score_of, weight_of
-from evaluation.metrics import Estimate
+from apps.reports.values import items, listed, parsed
+from evaluation.headline import MEASURES, Score, differs, score_of, weight_of
 from runtime.files import read_bounded
-from runtime.text import many, shown, told_apart
+from runtime.text import shown
 from training.checkpoint.state import RunState
-from training.config.schema import flatten
 
 PICTURE = "thinking.gif"
 _MAX_JSON = 64 * 2**20
@@ -65,39 +63,74 @@ def read_json_files(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
 def card(known: Known) -> str:
     """Return the card: YAML that the Hub reads, and Markdown."""
-    config, step = known.state.config or {}, known.state.step
-    arch = config.get("arch") or {}
-    lines = [_front_matter(known), f"# {_plain(known.repo.split('/')[-1])}", ""]
-    lines += [
-        f"A recursive reasoning model (`arch={_plain(arch.get('name'))}`, {known.num_parameters:,} "
-        f"parameters) after {step:,} optimizer steps. It looks at a puzzle several times and "
-        "improves its answer at each step.",
+    arch = (known.state.config or {}).get("arch") or {}
+    picture = [f"![how an answer forms, step by step]({PICTURE})", ""] * known.has_picture
+    address, found = f"checkpoint=hf://{known.repo}", _found(known)
+    lines = [
+        _front_matter(known, found),
+        f"# {_plain(known.repo.split('/')[-1])}",
         "",
+        f"A recursive reasoning model (`arch={_plain(arch.get('name'))}`, {known.num_parameters:,} "
+        f"parameters) after {known.state.step:,} optimizer steps. It looks at a puzzle several "
+        "times and improves its answer at each step.",
+        "",
+        *picture,
+        "## Use",
+        "",
+        "```sh",
+        f"python evaluate.py {address} data_path=FOLDER",
+        f"python scripts/solve.py {address} data_path=FOLDER count=1",
+        f"python pretrain.py load_{address} ...   # to train on",
+        "```",
     ]
-    if known.has_picture:
-        lines += [f"![how an answer forms, step by step]({PICTURE})", ""]
-    lines += ["## Use", "", "```sh", *_commands(known.repo), "```", ""]
-    lines += ["## Scores", "", *_scores(known), ""]
-    lines += ["## Data", "", *_data(known), ""]
-    lines += ["## Training", "", *_training(known.state), ""]
-    lines += ["## Limits", "", _LIMITS]
-    lines += ["## Files", "", *_files(known), ""]
+    parts = {"Scores": _scores(found), "Data": _data(known), "Training": _training(known.state)}
+    for title, part in (parts | {"Limits": [_LIMITS]}).items():
+        lines += ["", f"## {title}", "", *part]
     return "\n".join(lines)
 
 
-def _front_matter(known: Known) -> str:
+class _Found(NamedTuple):
+    """An evaluation: its file, what was measured in words, on which data, and how it went."""
+
+    file: str
+    named: str
+    data: str
+    score: Score
+
+
+def _found(known: Known) -> list[_Found]:
+    """Return what evaluations found, what stands for the checkpoint first; a file of that name that
+    is none says nothing.
+    """
+    config = known.state.config or {}
+    own = listed(config.get("data_paths_test")) or listed(config.get("data_paths"))
+    own = own or [config[key] for key in ("data_path",) if config.get(key)]
+    found = []
+    for file, content in known.evaluations.items():
+        if (score := score_of(content)) is None or not score.count:
+            continue
+        # Where the data lie on this machine is nobody's business.
+        folders = ["/".join(Path(str(path)).parts[-2:]) for path in listed(content.get("data"))]
+        wrong = [f"answered wrongly {score.wrong.value:.4f}"] if score.wrong else []
+        named = ", ".join([MEASURES[score.name], *differs(content), *wrong])
+        weight = weight_of(content, score, own)
+        found.append((weight, _Found(file, named, ", ".join(folders), score)))
+    return [one for _, one in sorted(found, key=lambda pair: pair[0], reverse=True)]
+
+
+def _front_matter(known: Known, found: Sequence[_Found]) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     results = [
         EvalResult(
             task_type="puzzle-solving",
-            dataset_type=_plain(score.data),
-            dataset_name=_plain(score.data),
+            dataset_type=_plain(one.data),
+            dataset_name=_plain(one.data),
             metric_type="accuracy",
-            metric_value=round(score.estimate.value, 4),
-            metric_name=score.named,
+            metric_value=round(one.score.estimate.value, 4),
+            metric_name=one.named,
         )
-        for score in _found(known)
+        for one in found
     ]
     model = {"model_name": known.repo.split("/")[-1], "eval_results": results} if results else {}
     data = ModelCardData(
@@ -106,99 +139,17 @@ def _front_matter(known: Known) -> str:
     return f"---\n{data.to_yaml()}\n---\n"
 
 
-def _commands(repo: str) -> list[str]:
-    address = f"checkpoint=hf://{repo}"
-    return [
-        f"python evaluate.py {address} data_path=FOLDER",
-        f"python scripts/solve.py {address} data_path=FOLDER count=1",
-        f"python pretrain.py load_checkpoint=hf://{repo} ...   # to train on",
-    ]
-
-
-@dataclass(frozen=True)
-class _Score:
-    data: str
-    named: str
-    estimate: Estimate
-    counted: str
-    file: str
-
-
-def _found(known: Known) -> list[_Score]:
-    """Return what the JSON of evaluations says was solved, what stands for the checkpoint first; a
-    file of that name that is none says nothing. Entries of one name say how they differ.
-    """
-    config = known.state.config or {}
-    own = listed(config.get("data_paths_test")) or listed(config.get("data_paths"))
-    own = own or [config[key] for key in ("data_path",) if config.get(key)]
-
-    def weight(one: tuple[str, Mapping[str, Any]]) -> tuple[float, ...]:
-        score = score_of(one[1])
-        return weight_of(one[1], score, own) if score is not None else (-1,)
-
-    scores = [
-        _Score(_data_of(content), named, estimate, counted, file)
-        for file, content in sorted(known.evaluations.items(), key=weight, reverse=True)
-        for named, estimate, counted in _of_evaluation(content)
-        if estimate is not None and counted
-    ]
-    asked = [", ".join(differs(known.evaluations[score.file])) for score in scores]
-    sizes = [f"{score.counted} puzzles" for score in scores]
-    named = [score.named for score in scores]
-    names = told_apart(named, [score.data for score in scores], sizes, asked)
-    return [replace(score, named=name) for score, name in zip(scores, names, strict=True)]
-
-
-def _data_of(content: Mapping[str, Any]) -> str:
-    # Where the data lie on this machine is nobody's business.
-    return ", ".join("/".join(Path(str(path)).parts[-2:]) for path in listed(content.get("data")))
-
-
-def _of_evaluation(content: Mapping[str, Any]) -> Iterator[tuple[str, Estimate | None, str]]:
-    """Yield what was measured in words, its value, and what was counted."""
-
-    def line(named: str, one: Any, share: str, count: str) -> tuple[str, Estimate | None, str]:
-        known = number(at(one, count))
-        return (
-            named,
-            estimate_of(at(one, *share.split("."))),
-            "" if known is None else f"{known:,.0f}",
-        )
-
-    steps = at(content, "arch", "halt_max_steps")
-    if (score := score_of(content)) is not None and score.name == "arc/pass@2":
-        yield f"{MEASURES[score.name]}, answers of {steps} ACT steps", score.estimate, score.counted
-    for name, found in items(content.get("sets")):
-        named = f"exact accuracy, {name}, one pass of {many(int(number(steps) or 0), 'ACT step')}"
-        yield line(named, found, "metrics.exact_accuracy", "count")
-    for one in listed(content.get("chains")):
-        breadth = number(at(one, "breadth")) or 1
-        depth = many(int(number(at(one, "depth")) or 0), "ACT step")
-        chains = f"{many(int(breadth), 'chain')} of {depth}"
-        named = f"exact accuracy, {at(one, 'set_name')}, {chains}, select={at(one, 'select')}"
-        yield line(named, one, "selected", "num_puzzles")
-    search = content.get("search")
-    size = f"{at(search, 'chains')} chains, {at(search, 'rounds')} rounds"
-    for one in listed(content.get("searchers")):
-        if at(one, "searcher") == "model":
-            wrong = estimate_of(at(one, "wrong"))
-            named = f"solved by search, {at(one, 'set_name')}, {size}"
-            named += f", answered wrongly {wrong.value:.4f}" if wrong else ""
-            yield line(named, one, "solved", "num_puzzles")
-
-
-def _scores(known: Known) -> list[str]:
-    scores = _found(known)
-    if not scores:
+def _scores(found: Sequence[_Found]) -> list[str]:
+    if not found:
         return ["No evaluation was found beside the checkpoint."]
-    rows = ["| what | data | puzzles | score, 95 % interval | file |", "|---|---|---|---|---|"]
-    for score in scores:
-        cells = (score.named, score.data, score.counted, score.estimate.with_interval())
-        rows.append(f"| {' | '.join(map(_plain, (*cells, score.file)))} |")
+    rows = ["| what | data | of | score, 95 % interval | file |", "|---|---|---|---|---|"]
+    for file, named, data, score in found:
+        cells = (named, data, score.counted, score.estimate.with_interval(), file)
+        rows.append(f"| {' | '.join(map(_plain, cells))} |")
     told = (
-        "Shares of puzzles whose whole answer is right, of all evaluations of this checkpoint; of "
+        "Shares of puzzles whose whole answer is right; of ARC the mean over tasks of the share of "
+        "test outputs among the first two answers."
     )
-    told += "ARC the mean over tasks of the share of test outputs among the first two answers."
     return [*rows, "", told]
 
 
@@ -226,28 +177,12 @@ def _training(state: RunState) -> list[str]:
     seconds, there = state.seconds, state.environment
     hours = "not recorded" if not seconds else f"{seconds / 3600:.2f}"
     device = f"{there.get('world_size', 1)} x {there.get('device_name') or there.get('device')}"
-    lines = [
+    return [
         f"- hardware: {_plain(device if there else 'not recorded')}",
         f"- hours of training: {hours}",
         f"- number format: {_plain(there.get('forward_dtype', 'not recorded'))}",
         f"- versions: torch {_plain(there.get('torch'))}, Python {_plain(there.get('python'))}",
-        "",
-        "<details><summary>All settings</summary>",
-        "",
-        "```yaml",
-    ]
-    for key, value in flatten(state.config or {}):
-        if value is not None:
-            lines.append(f"{shown(key)}: {shown(value, 200)}".replace("`", "'"))
-    return [*lines, "```", "", "</details>"]
-
-
-def _files(known: Known) -> list[str]:
-    step = f"step_{known.state.step}"
-    return [
-        f"- `{step}/model.safetensors`: weights; `ema.safetensors`: their moving average, if any",
-        f"- `{step}/state.json`: settings and what the data look like",
-        f"- `{step}/MANIFEST.json`: size and sha256 of each file, checked when it is loaded",
+        f"- settings: `step_{state.step}/state.json`",
     ]
 
 

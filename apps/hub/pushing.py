@@ -10,12 +10,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from apps.hub import address as hub
-from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors, exit_code
+from dataset.command_line import told
+from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors
 from runtime.text import run_named, shown
 from training.checkpoint import store
 from training.checkpoint.state import RunState
@@ -31,23 +33,21 @@ _PUBLISHED += ("eval_split", "optimizer", "forward_dtype", "reduction")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Push what the command line names; return the exit code."""
     options = _parser().parse_args(arguments)
-    try:
-        if find_spec("huggingface_hub") is None:
-            raise ConfigError("huggingface-hub is not installed (pip install '.[hub]')")
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = options.dry_run or Path(temporary)
-            prepare(options.run, options.repo, folder, options.license)
-            sys.stdout.write(overview(folder))
-            sys.stdout.flush()
-            if options.dry_run:
-                sys.stdout.write(f"written: {folder} (nothing was pushed)\n")
-                return 0
-            address = push(folder, options)
-    except (CheckpointError, ConfigError, DatasetError) as error:
-        sys.stderr.write(f"error: {shown(error, 1000)}\n")
-        return exit_code(error) or 1
-    sys.stdout.write(f"pushed: {address}\n")
-    return 0
+    return told(lambda: prepare_and_push(options))
+
+
+def prepare_and_push(options: argparse.Namespace) -> str:
+    """List what is to be pushed, push it, and return what is to be said of it."""
+    if find_spec("huggingface_hub") is None:
+        raise ConfigError("huggingface-hub is not installed (pip install '.[hub]')")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.dry_run or Path(temporary)
+        prepare(options.run, options.repo, folder, options.license)
+        sys.stdout.write(overview(folder))
+        sys.stdout.flush()
+        if options.dry_run:
+            return f"written: {folder} (nothing was pushed)\n"
+        return f"pushed: {push(folder, options)}\n"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,11 +86,11 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
         )
     state = store.load_checkpoint(trained.weights).state
     write_checkpoint(trained, state, folder)
-    picture, num_parameters = draw(trained)
+    picture = draw(trained)
     known = Known(
         repo=repo,
         license=license_id,
-        num_parameters=num_parameters,
+        num_parameters=num_parameters(trained),
         state=without_places(state),
         manifests={Path(name).name: found for name, found in manifests(trained).items()},
         evaluations=evaluations_of(trained),
@@ -119,12 +119,8 @@ def write_checkpoint(trained: TrainedModel, state: RunState, folder: Path) -> No
         raise ConfigError(f"{folder}: is not empty, and nothing in it is overwritten")
     kept = {"weights_only": True, "diagnostics": None, "wandb_id": None, "mlflow_id": None}
     names = [name for name in (store.MODEL, store.EMA) if (trained.weights / name).exists()]
-    copies = {name: _copier(trained.weights / name) for name in names}
+    copies = {name: partial(shutil.copyfile, trained.weights / name) for name in names}
     store.save_checkpoint(folder, without_places(state).model_copy(update=kept), copies)
-
-
-def _copier(source: Path) -> store.FileWriter:
-    return lambda path: shutil.copyfile(source, path)
 
 
 def without_places(state: RunState) -> RunState:
@@ -179,10 +175,19 @@ def manifests(trained: TrainedModel) -> dict[str, dict[str, Any]]:
     return found
 
 
-def draw(trained: TrainedModel) -> tuple[bytes | None, int]:
-    """Return a moving picture of the first test puzzle being solved, None where there is none to
-    draw, and the number of the model's parameters.
-    """
+def num_parameters(trained: TrainedModel) -> int:
+    """Return the number of the model's parameters, those of the puzzle embedding apart."""
+    import torch
+
+    from models.registry import build_model
+
+    assert trained.facts is not None
+    with torch.device("meta"):
+        return sum(p.numel() for p in build_model(trained.run.arch, trained.facts).parameters())
+
+
+def draw(trained: TrainedModel) -> bytes | None:
+    """Return a moving picture of the first test puzzle being solved, None where there is none."""
     import torch
 
     from apps.reports.animation import as_gif
@@ -193,31 +198,23 @@ def draw(trained: TrainedModel) -> tuple[bytes | None, int]:
     from evaluation.solve import reason
     from puzzle_dataset import PuzzleDataset
 
-    device = torch.device("cpu")
+    device, run = torch.device("cpu"), trained.run
     try:
-        kind = kind_read_by(trained)
-        folders = trained.run.data_folders("test")
-        dataset = PuzzleDataset(
-            folders, "test", check_values=False, numbered_as=trained.run.data_folders("train")
-        )
+        kind, known = kind_read_by(trained), run.data_folders("train")
+        folders = run.data_folders("test")
+        dataset = PuzzleDataset(folders, "test", check_values=False, numbered_as=known)
         (puzzle,) = puzzles_of(dataset, kind or kind_of_data(dataset), slice(0, 1))
     except (CheckpointError, DatasetError, ValueError):
-        from models.registry import build_model
-
-        assert trained.facts is not None
-        with torch.device("meta"):
-            model = build_model(trained.run.arch, trained.facts)
-        return None, sum(p.numel() for p in model.parameters())
+        return None
     overrides = ArchOverrides(forward_dtype="float32")
     arch, model = load_for([puzzle], trained, device, overrides)
-    num_parameters = sum(p.numel() for p in model.parameters())
     if arch.searches:
         found, rounds = search_for(puzzle, model, device, SearchSettings())
         frames = frames_of_rounds(puzzle, rounds, found)
     else:
         (reasoning,) = reason(model, [puzzle], device)
         frames = frames_of_steps(reasoning)
-    return as_gif([picture_of(frame) for frame in thinned(frames, _MOST_FRAMES)]), num_parameters
+    return as_gif([picture_of(frame) for frame in thinned(frames, _MOST_FRAMES)])
 
 
 def push(folder: Path, options: argparse.Namespace) -> str:
@@ -247,6 +244,5 @@ def push(folder: Path, options: argparse.Namespace) -> str:
             delete_patterns=["step_*/*"],
         )
     except Exception as error:  # Of the Hub, of the network, or of the client's own making.
-        told = f"{options.repo}: {hub.reason_of(error)} (hf auth login, or HF_TOKEN)"
-        raise ConfigError(told) from None
+        raise ConfigError(f"{options.repo}: {hub.reason_of(error)} {hub.LOG_IN}") from None
     return f"{hub.SCHEME}{options.repo}@{commit.oid}"

@@ -63,9 +63,6 @@ def main(overrides: list[str]) -> None:
         puzzles.append(puzzle)
     if not puzzles:
         raise DatasetError("there is no puzzle to solve")
-    if config.constraint not in ("none", puzzles[0].kind.key):
-        kind = puzzles[0].kind.name
-        raise ConfigError(f"constraint={config.constraint}: these are {kind} puzzles")
     solve(config, trained, puzzles)
 
 
@@ -74,7 +71,7 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     import torch
 
     from apps.reports.frames import frames_of_steps
-    from evaluation.solve import make_decoder, reason
+    from evaluation.solve import reason
     from runtime.device import prepare_host, resolve_device
 
     device = torch.device(resolve_device(config.device))
@@ -85,7 +82,7 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
         return deduce(config, trained, model, device, puzzles)
     halts = model.halting_head is not None
     config.require_model(trained.run.arch, halts=halts, name=trained.weights)
-    reasonings = reason(model, puzzles, device, make_decoder(config), config)
+    reasonings = reason(model, puzzles, device, config)
     learns_continue = not arch.no_ACT_continue and arch.heads.q is not None
     tally = Tally(config, puzzles, trained)
     for reasoning in reasonings:
@@ -130,7 +127,7 @@ class Tally:
 def require_read(config: SolveConfig, deduces: bool) -> None:
     """Raise ConfigError at a setting that says nothing of a model that `deduces`, or does not."""
     searched = {"search"}
-    thought = {*ThinkingSettings.model_fields, "steps", "decode", "constraint"} - {"seed"}
+    thought = {*ThinkingSettings.model_fields, "steps"} - {"seed"}
     fields = SolveConfig.model_fields
     for name in sorted(thought if deduces else searched):
         if getattr(config, name) != fields[name].default:

@@ -47,17 +47,6 @@ KINDS = KindRegistry("kind of puzzles", KindConfig)
 for _name in ("sudoku", "maze", "arc"):
     KINDS.add(_name, KindConfig, imported(f"dataset.kinds.{_name}", _name.upper()))
 
-CONSTRAINTS = Registry("constraint", KindConfig)
-"""The kinds whose rules an answer can be held to while it is decoded, in `scripts/solve.py`. Behind
-each name stands the `Kind`, which has `peers`.
-"""
-CONSTRAINTS.add(
-    "sudoku",
-    KindConfig,
-    imported("dataset.kinds.sudoku", "SUDOKU"),
-    "the clues stay, no digit twice in a row, column or box",
-)
-
 
 class EvaluatorConfig(Schema):
     """An evaluator and its settings; without any it stands in a configuration as its name."""

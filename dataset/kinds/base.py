@@ -170,16 +170,6 @@ class Kind:
         """Return the tokens that an open cell may hold in the end; none: that is not known."""
         return ()
 
-    def peers(self, num_cells: int, vocab_size: int) -> np.ndarray:
-        """Return which cells must not hold the same token in the end, bool [cells, cells]; raise
-        ValueError if the rules have no such cells, or no puzzle so many cells or tokens.
-        """
-        raise ValueError(f"the rules of {self.name} puzzles name no cells that must differ")
-
-    def conflict(self, question: np.ndarray) -> str | None:
-        """Return how a puzzle contradicts the rules, in words; None: in no way that is known."""
-        return None
-
     def answer_sizes(self, labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return how large answers [N, cells] are, int64 [N] by name; {}: all are alike."""
         return {}

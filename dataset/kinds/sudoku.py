@@ -1,7 +1,6 @@
 """Sudoku of 4 x 4, 6 x 6 and 9 x 9 cells. Tokens are digit + 1; 0 is padding."""
 
 from collections.abc import Sequence
-from functools import cache
 from math import isqrt
 
 import numpy as np
@@ -93,17 +92,6 @@ class SudokuKind(Kind):
     def answers(self, size: int) -> Sequence[int]:
         return range(1 + sudoku.EMPTY_TOKEN, self.vocab_size(size))
 
-    def peers(self, num_cells: int, vocab_size: int) -> np.ndarray:
-        """Return which cells share a row, column or box, themselves excluded."""
-        size = sudoku.grid_size(num_cells)
-        if vocab_size < self.vocab_size(size):
-            needs = f"a {size}x{size} Sudoku needs {self.vocab_size(size)}: digit + 1"
-            raise ValueError(f"{vocab_size} tokens; {needs}")
-        return _peers(size)
-
-    def conflict(self, question: np.ndarray) -> str | None:
-        return sudoku.find_conflict(question)
-
     def views(self, size: int) -> Views:
         return SudokuViews(size)
 
@@ -132,13 +120,6 @@ def repeated_digits(grid: np.ndarray) -> np.ndarray:
     unit_counts = has_digit[layout.unit_cells].sum(axis=1)  # [units, digits]
     repeated = (unit_counts[layout.cell_units] > 1).any(axis=1)  # [cells, digits]
     return (has_digit & repeated).any(axis=1).reshape(grid.shape)
-
-
-@cache
-def _peers(size: int) -> np.ndarray:
-    units = sudoku.layout_of(size).cell_units
-    shares_unit = (units[:, None, :] == units[None, :, :]).any(-1)
-    return shares_unit & ~np.eye(len(units), dtype=bool)
 
 
 SUDOKU = SudokuKind()

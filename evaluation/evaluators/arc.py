@@ -10,8 +10,10 @@ the number of ranks changes a bit of any result.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,10 +101,9 @@ class PuzzleNames:
         Raises:
             DatasetError: no such identifier, or its name cannot be read; names the file.
         """
-        if not 0 <= identifier < len(self._names):
-            names = f"{self._source}: has {len(self._names)} names"
-            raise DatasetError(f"{names}, none for identifier {identifier}")
         try:
+            if not 0 <= identifier < len(self._names):
+                raise ValueError(f"there are {len(self._names)} names")
             return parse_identifier(self._names[identifier])
         except ValueError as error:
             raise DatasetError(f"{self._source}: identifier {identifier}: {error}") from None
@@ -127,7 +128,7 @@ class Tally:
     def __init__(self) -> None:
         self.num_predictions = 0
         self.num_unmatched = 0  # Rows without a vote: their undone input is none of their task.
-        self._votes: dict[tuple[str, bytes], dict[bytes, Votes]] = {}
+        self._votes: dict[tuple[str, bytes], dict[bytes, Votes]] = defaultdict(dict)
 
     def add_rows(
         self,
@@ -170,7 +171,7 @@ class Tally:
                 self._add(place, key, votes)
 
     def _add(self, place: tuple[str, bytes], key: bytes, more: Votes) -> None:
-        votes = self._votes.setdefault(place, {}).setdefault(key, Votes())
+        votes = self._votes[place].setdefault(key, Votes())
         votes.count += more.count
         votes.q_sum += more.q_sum
 
@@ -229,14 +230,15 @@ def submission(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, list[list
     With one grid only, the second attempt repeats the first. A test input without a vote gets the
     official sample's 2 x 2 zeros, so that those after it keep their places.
     """
-    attempts: dict[str, list[dict[str, list[list[int]]]]] = {}
-    for name, pairs in tasks.items():
-        attempts[name] = []
-        for pair in pairs:
-            ranked = tally.ranked(name, pair.input_key)[:2]
-            grids = [grid_of(key).tolist() for key, _ in ranked] or [_NO_ANSWER]
-            attempts[name].append({"attempt_1": grids[0], "attempt_2": grids[-1]})
-    return attempts
+
+    def attempts(ranked: list[tuple[bytes, Votes]]) -> dict[str, list[list[int]]]:
+        grids = [grid_of(key).tolist() for key, _ in ranked[:2]] or [_NO_ANSWER]
+        return {"attempt_1": grids[0], "attempt_2": grids[-1]}
+
+    return {
+        name: [attempts(tally.ranked(name, pair.input_key)) for pair in pairs]
+        for name, pairs in tasks.items()
+    }
 
 
 def task_details(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, Any]]]:
@@ -248,31 +250,21 @@ def task_details(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, Any]]]:
     """
 
     def details(pair: TestPair, ranked: list[tuple[bytes, Votes]]) -> dict[str, Any]:
-        grids = [
-            {"votes": votes.count, "mean_q": votes.mean_q, "grid": grid_of(key).tolist()}
-            for key, votes in ranked[:_MAX_GRIDS]
-        ]
         return {
             "votes": sum(votes.count for _, votes in ranked),
             "num_grids": len(ranked),
             "known": pair.output_key is not None,
             "solved_at": _place_of(pair.output_key, ranked),
-            "grids": grids,
+            "grids": [
+                {"votes": votes.count, "mean_q": votes.mean_q, "grid": grid_of(key).tolist()}
+                for key, votes in ranked[:_MAX_GRIDS]
+            ],
         }
 
     return {
         name: [details(pair, tally.ranked(name, pair.input_key)) for pair in pairs]
         for name, pairs in tasks.items()
     }
-
-
-def tasks_without_votes(tasks: Tasks, tally: Tally) -> list[str]:
-    """Name the tasks of which no test input has a vote, in their order."""
-    return [
-        name
-        for name, pairs in tasks.items()
-        if not any(tally.ranked(name, pair.input_key) for pair in pairs)
-    ]
 
 
 def _place_of(key: bytes | None, ranked: list[tuple[bytes, Votes]]) -> int | None:
@@ -310,9 +302,14 @@ class ArcEvaluator:
             self._tally = Tally()
 
     def add(self, rows: AnsweredRows) -> None:
-        read = ("inputs", "preds", "puzzle_identifiers", "q_halt_logits")
-        arrays = {name: getattr(rows, name) for name in read}
-        self._tally.add_rows(self._tasks, self._names, **arrays)
+        self._tally.add_rows(
+            self._tasks,
+            self._names,
+            inputs=rows.inputs,
+            preds=rows.preds,
+            puzzle_identifiers=rows.puzzle_identifiers,
+            q_halt_logits=rows.q_halt_logits,
+        )
 
     def finish(self, gather: Gather) -> Findings:
         tasks, tally = self._tasks, Tally()
@@ -328,11 +325,13 @@ class ArcEvaluator:
             "num_scored_tasks": number,
             "num_predictions": tally.num_predictions,
             "num_unmatched_predictions": tally.num_unmatched,
-            "tasks_without_votes": tasks_without_votes(tasks, tally),
-        }
-        files: dict[str, Callable[[], Any]] = {
-            "submission.json": lambda: submission(tasks, tally),
-            "arc_tasks.json": lambda: task_details(tasks, tally),
+            "tasks_without_votes": [
+                name
+                for name, pairs in tasks.items()
+                if not any(tally.ranked(name, pair.input_key) for pair in pairs)
+            ],
         }
         metrics["unmatched_predictions"] = float(tally.num_unmatched)
+        made = {"submission.json": submission, "arc_tasks.json": task_details}
+        files = {name: partial(make, tasks, tally) for name, make in made.items()}
         return Findings(metrics, details, files)

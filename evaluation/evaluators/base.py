@@ -119,9 +119,9 @@ class SharesEvaluator:
         shares = {
             name: wilson(sum(sums[name] for _, sums in parts), num_rows) for name in self.shares
         }
-        intervals = {name: asdict(share) for name, share in shares.items()}
         metrics = {name: share.value for name, share in shares.items()}
-        return Findings(metrics, {"num_examples": num_rows, **intervals})
+        details = {"num_examples": num_rows} | {name: asdict(one) for name, one in shares.items()}
+        return Findings(metrics, details)
 
 
 def require_square(dataset: PuzzleDataset, vocab_size: int, cells: str) -> None:

@@ -139,8 +139,8 @@ def test_a_typed_sudoku_is_answered_as_in_python(
     trained: Path, folder: Path, open_page: Callable[[], Page]
 ) -> None:
     assert exporting.main([str(trained), str(folder / "model.onnx")]) == 0
-    thoughts = sorted(thoughts_of(trained), key=Reasoning.is_solved)
-    assert thoughts[-1].is_solved()  # Not of the page, but of what it is tested with.
+    thoughts = sorted(thoughts_of(trained), key=lambda one: one.judge().solved is True)
+    assert thoughts[-1].judge().solved  # Not of the page, but of what it is tested with.
     page = open_page()
     page.wait(lambda: page.find("#solve").is_enabled())
     page.driver.execute_script("arguments[0].focus()", page.cells[0])
@@ -155,8 +155,8 @@ def test_a_typed_sudoku_is_answered_as_in_python(
         said = page.says("Solved", "Not solved")
         answer = np.where(thought.question, thought.question, thought.answer)
         assert page.shown == text_of(answer)
-        assert said.startswith("Solved") == thought.is_solved()
-        if not thought.is_solved():
+        assert said.startswith("Solved") == thought.judge().solved
+        if not thought.judge().solved:
             assert f"Not solved: {thought.cells_wrong().sum()} cells" in said
         sure = [
             float(share.text) for share in page.driver.find_elements("css selector", "#thoughts li")
@@ -208,18 +208,3 @@ def test_what_is_typed_and_pasted(open_page: Callable[[], Page]) -> None:
     page.find("#clear").click()
     page.find("#example").click()
     assert count_solutions(parse_puzzle(page.shown)) == 1
-
-
-@pytest.mark.parametrize("width", [320, 900])
-def test_the_page_fits_a_phone(width: int, open_page: Callable[[], Page]) -> None:
-    page = open_page()
-    size = {"width": width, "height": 700, "deviceScaleFactor": 1, "mobile": width < 500}
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        shown = page.driver.execute_script("return document.documentElement.scrollWidth")
-        boxes = [cell.rect for cell in page.cells]
-    finally:
-        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    assert shown <= width
-    assert {round(box["height"]) - round(box["width"]) for box in boxes} <= {-1, 0, 1}
-    assert min(box["width"] for box in boxes) >= 28

@@ -22,7 +22,6 @@ from apps.reports import solving as solve
 from dataset.format.writing import write_puzzles
 from evaluation.config import EvalConfig
 from evaluation.job import beside, global_batch_size, open_dataset, prepare, require_thinking
-from evaluation.report import report_chains
 from models.heads.base import HaltingRule, Outputs
 from models.heads.confidence.model import ConfidenceHead
 from puzzle_dataset import PuzzleDataset
@@ -92,6 +91,8 @@ def test_thinking_longer_has_a_table_a_json_and_a_csv(
 ) -> None:
     asked = ["depth=[3,5]", "breadth=[1,4]", "select=[q,majority]", "global_batch_size=4"]
     evaluate.main([f"checkpoint={own_run}", "device=cpu", *asked])
+    names = [beside(Path(output), ".csv").name for output in ("a.v1", "a.v2", "a.csv", "a.json")]
+    assert names == ["a.v1.csv", "a.v2.csv", "a.csv.csv", "a.csv"]
     name = "eval_step_12_thinking_depth3-5_breadth1-4_symmetry_q-majority"
     result = json.loads((own_run / f"{name}.json").read_bytes())
     lines = [(one["depth"], one["breadth"], one["select"]) for one in result["chains"]]
@@ -146,24 +147,6 @@ def test_a_name_that_is_too_long_is_told_before_the_work(own_run: Path) -> None:
         prepare(config)
 
 
-def test_thinking_longer_measures_without_evaluators_and_names_the_weights(
-    own_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = load_config(
-        EvalConfig,
-        "cfg_evaluate",
-        [f"checkpoint={own_run}", "device=cpu", "depth=1", f"output={tmp_path / 'x.csv'}"],
-    )
-    job = prepare(config)
-    assert job.evaluators == {}
-    facts = {"checkpoint": "c", "weights": "averaged", "data": []}
-    report_chains([], job, facts, 1.0)
-    assert "checkpoint: c (averaged weights)\n" in capsys.readouterr().out
-    # The table does not take the place of the JSON.
-    assert json.loads((tmp_path / "x.csv").read_bytes())["chains"] == []
-    assert (tmp_path / "x.csv.csv").exists()
-
-
 def test_a_checkpoint_that_its_run_removes_meanwhile_is_left_unless_it_was_named(
     sudoku_data: Path, save_run: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -182,11 +165,6 @@ def test_a_checkpoint_that_its_run_removes_meanwhile_is_left_unless_it_was_named
             with pytest.raises(CheckpointError, match="step_12"):
                 evaluate.run(job)
         (tmp_path / "gone").rename(run / "step_12")
-
-
-def test_files_of_results_whose_names_have_dots_differ() -> None:
-    names = [beside(Path(output), ".csv").name for output in ("a.v1", "a.v2", "a.json")]
-    assert names == ["a.v1.csv", "a.v2.csv", "a.csv"]
 
 
 @pytest.mark.parametrize(
@@ -477,22 +455,6 @@ def test_chains_that_a_puzzle_cannot_have_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=told):
         solve.main([f"checkpoint={own_run}", "puzzle=1..............4", *settings])
-
-
-def test_of_a_model_without_q_none_is_surest(
-    save_run: Callable[..., Path], sudoku_data: Path, tmp_path: Path
-) -> None:
-    run = save_run(tmp_path, sudoku_data, q=None, confidence={})
-    asked = [f"checkpoint={run}", "puzzle=1..............4", "breadth=2", "num_threads=1"]
-    with pytest.raises(ConfigError, match="select=q: no head of .* says .*majority"):
-        solve.main(asked)
-    solve.main([*asked, "select=residual"])
-
-
-def test_a_typed_puzzle_is_solved(own_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    solve.main([f"checkpoint={own_run}", "puzzle=1..............4", "steps=2", "num_threads=1"])
-    assert "ACT step" in (out := capsys.readouterr().out)
-    assert re.fullmatch("solved: [01] of 1", out.splitlines()[-1])
 
 
 def test_puzzles_that_are_none_are_data_mistakes(own_run: Path, run_python: Run) -> None:

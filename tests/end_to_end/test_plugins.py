@@ -12,7 +12,6 @@ PLUGIN = """
 from pathlib import Path
 from typing import Literal
 
-from dataset.kinds import CONSTRAINTS, KindConfig
 from models.config import ARCHITECTURES
 from models.hrm.config import HRMConfig
 from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, AuxiliaryHeadConfig, TokenHeadConfig
@@ -36,7 +35,6 @@ class DigitsConfig(TokenHeadConfig):
 ARCHITECTURES.add("mine", MineConfig, imported("nowhere", "Mine"))
 TOKEN_HEADS.add("digits", DigitsConfig, imported("nowhere", "digits"))
 AUXILIARY_HEADS.add("doubt", AuxiliaryHeadConfig, imported("nowhere", "Doubt"))
-CONSTRAINTS.add("latin", KindConfig, imported("nowhere", "LATIN"), "no token twice in a row")
 """
 ON = "plugins=[my_parts]"
 
@@ -63,8 +61,6 @@ def test_registered_names_are_choices_with_their_defaults(run_python: Any) -> No
     asked = ["evaluate.py", "checkpoint=x", "+arch_overrides.widget_size=0"]
     assert "widget_size=0: input should be greater" in run_python(*asked, ON).err
     assert "unknown setting arch_overrides.widget_size" in run_python(*asked).err
-    told = run_python("scripts/solve.py", ON, "--help", "constraint").out
-    assert "latin: no token twice in a row; one of none, sudoku, latin" in " ".join(told.split())
 
 
 @pytest.mark.parametrize(

@@ -24,18 +24,32 @@ def test_folders() -> None:
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        ([], ["checkpoint", "run's folder"]),
-        (["checkpoint=x", "save_outputs=[pred]"], ["save_outputs", "pred", "'preds'"]),
-        (["checkpoint=x", "evaluators=[mazes]"], ["evaluators.0=mazes", "sudoku, maze"]),
-        (["checkpoint=x", "chekpoint=y"], ["chekpoint=y", "did you mean checkpoint"]),
-        (["checkpoint=x", "arch_overrides.hidden_size=4"], ["arch_overrides.hidden_size"]),
-        (["checkpoint=x", "split=dev"], ["split=dev", "'test', 'train' or 'selection'"]),
-        (["checkpoint=x", "global_batch_size=0"], ["global_batch_size=0"]),
-        (["checkpoint=x", "max_examples=1.5"], ["max_examples=1.5"]),
+        ("", ["checkpoint", "run's folder"]),
+        ("save_outputs=[pred]", ["save_outputs", "pred", "'preds'"]),
+        ("evaluators=[mazes]", ["evaluators.0=mazes", "sudoku, maze"]),
+        ("chekpoint=y", ["chekpoint=y", "did you mean checkpoint"]),
+        ("arch_overrides.hidden_size=4", ["arch_overrides.hidden_size"]),
+        ("split=dev", ["split=dev", "'test', 'train' or 'selection'"]),
+        ("global_batch_size=0", ["global_batch_size=0"]),
+        ("global_batch_size=65537", ["global_batch_size=65537: input should be less than"]),
+        (f"seed={2**64}", [f"seed={2**64}: input should be less than"]),
+        ("max_examples=1.5", ["max_examples=1.5"]),
+        ("breadth=8 arch_overrides.halt_max_steps=4", ["halt_max_steps", "use depth=N"]),
+        ("select=majority", ["select says nothing where neither depth"]),
+        ("perturb=noise", ["perturb says nothing where neither depth"]),
+        ("noise=0.5", ["noise says nothing where neither depth"]),
+        ("save_search=2", ["save_search says nothing where search.chains is 0"]),
+        ("search.chains=4 depth=8", ["search.chains and depth or breadth are both set"]),
+        ("search.chains=4 global_batch_size=4", ["global_batch_size says nothing where search"]),
+        ("search.chains=4 arch_overrides.halt_max_steps=4", ["use search.rounds=N"]),
     ],
 )
-def test_mistakes_are_named(overrides: list[str], told: list[str]) -> None:
-    _require_told(EvalConfig, "cfg_evaluate", overrides, told)
+def test_mistakes_are_named(overrides: str, told: list[str]) -> None:
+    given = ["checkpoint=x", *overrides.split()] if overrides else []
+    with pytest.raises(ConfigError) as caught:
+        load_config(EvalConfig, "cfg_evaluate", given)
+    assert "\n" not in str(caught.value)
+    assert all(part in str(caught.value) for part in told)
 
 
 def test_null_overrides_nothing_of_an_architecture_that_is_not_there() -> None:
@@ -43,13 +57,6 @@ def test_null_overrides_nothing_of_an_architecture_that_is_not_there() -> None:
     assert config == EvalConfig(checkpoint="x")
     with pytest.raises(ValueError, match="absent"):
         EvalConfig.model_validate({"checkpoint": "x", "arch_overrides": {"absent": 1}})
-
-
-def _require_told(schema: Any, name: str, overrides: list[str], told: list[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_config(schema, name, overrides)
-    assert "\n" not in str(caught.value)
-    assert all(part in str(caught.value) for part in told)
 
 
 @pytest.mark.parametrize(
@@ -66,42 +73,6 @@ def test_puzzles_have_one_source(settings: dict[str, Any], told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"decode": "top_k", "top_k": 3, "temperature": 0.5, "constraint": "sudoku", "seed": 5},
-        {"decode": "top_p", "top_p": 1.0},
-        {"decode": "beam", "beam_width": 4},
-    ],
-)
-def test_decoders(settings: dict[str, Any]) -> None:
-    overrides = [f"{key}={value}" for key, value in settings.items()]
-    config = load_config(SolveConfig, "cfg_solve", ["checkpoint=x", *overrides])
-    assert config == SolveConfig(checkpoint="x", **settings)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (["decode=beem"], ["decode=beem", "'beam'"]),
-        (["constraint=maze"], ["constraint=maze", "'none' or 'sudoku'"]),
-        (["decode=top_k"], ["decode=top_k needs top_k"]),
-        (["decode=top_p", "top_k=3"], ["top_k is for decode=top_k; decode is top_p"]),
-        (["decode=top_p"], ["decode=top_p needs top_p"]),
-        (["decode=top_p", "top_p=0"], ["top_p=0"]),
-        (["decode=top_p", "top_p=1.5"], ["top_p=1.5"]),
-        (["decode=beam", "beam_width=0"], ["beam_width=0"]),
-        (["decode=temperature", "temperature=0"], ["temperature=0"]),
-        (["temperature=2"], ["temperature is for decode=temperature or top_k or top_p"]),
-        (["beam_width=4"], ["beam_width is for decode=beam; decode is greedy"]),
-        (["seed=-1"], ["seed=-1"]),
-        (["decode=beam", "beam_with=4"], ["beam_with=4", "did you mean beam_width"]),
-    ],
-)
-def test_mistakes_in_decoding_are_named(overrides: list[str], told: list[str]) -> None:
-    _require_told(SolveConfig, "cfg_solve", ["checkpoint=x", *overrides], told)
-
-
-@pytest.mark.parametrize(
     "setting", ["halting=q", "save_records=true", "save_outputs=[preds]", "evaluators=[sudoku]"]
 )
 def test_thinking_longer_has_a_table_of_its_own(setting: str) -> None:
@@ -111,30 +82,11 @@ def test_thinking_longer_has_a_table_of_its_own(setting: str) -> None:
             load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x", longer, setting])
 
 
-def test_what_thinking_longer_has_another_setting_for_is_named() -> None:
-    overrides = ["checkpoint=x", "breadth=8", "arch_overrides.halt_max_steps=4"]
-    _require_told(EvalConfig, "cfg_evaluate", overrides, ["halt_max_steps", "use depth=N"])
-
-
-@pytest.mark.parametrize("setting", ["select=majority", "perturb=noise", "noise=0.5"])
-def test_settings_of_chains_need_chains(setting: str) -> None:
-    name = setting.partition("=")[0]
-    _require_told(EvalConfig, "cfg_evaluate", ["checkpoint=x", setting], [name, "neither depth"])
-    load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x", setting, "breadth=2"])
-
-
-def test_a_single_chain_may_be_read_at_its_halt() -> None:
-    overrides = ["checkpoint=x", "depth=16", "select=first_halt", "evaluators=[]"]
-    assert load_config(EvalConfig, "cfg_evaluate", overrides).thinks_longer
-
-
-def test_the_selection_puzzles_can_be_solved() -> None:
-    assert load_config(SolveConfig, "cfg_solve", ["checkpoint=x", "split=selection"]).split
-
-
-@pytest.mark.parametrize("setting", ["global_batch_size=65537", f"seed={2**64}"])
-def test_what_is_too_large_is_refused_before_torch_is_loaded(setting: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{setting}: input should be less than"):
-        load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x", setting])
-    largest = f"seed={2**64 - 1}"  # As in training.
-    assert load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x", largest]).seed == 2**64 - 1
+@pytest.mark.parametrize(
+    "settings",
+    ["select=majority breadth=2", "perturb=noise breadth=2", "noise=0.5 breadth=2"]
+    + ["depth=16 select=first_halt evaluators=[]", f"depth=1 seed={2**64 - 1}"],
+)
+def test_settings_of_chains_are_taken_with_chains(settings: str) -> None:
+    config = load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x", *settings.split()])
+    assert config.thinks_longer

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,51 +84,47 @@ def test_what_is_no_maze_is_refused(text: str, told: str) -> None:
         MAZE.parse(text)
 
 
-def test_paths_are_judged() -> None:
-    room, way = grid(ROOM), grid(WAY)
-    assert np.array_equal(MAZE.solution(room), way)
-    assert MAZE.judge(room, way, None) == (True, "a shortest path from S to G, 6 moves")
-    assert not MAZE.wrong(room, way, None).any()
-    cut = way.copy()
-    cut[1, 2] = maze.FREE
-    verdict = MAZE.judge(room, cut, None)
-    assert verdict == (False, "not a path from S to G: 2 cells cannot stay")
-    assert np.argwhere(MAZE.wrong(room, cut, None)).tolist() == [[0, 2], [2, 2]]
-    through = way.copy()
-    through[1, 0] = maze.PATH  # A wall.
-    assert MAZE.wrong(room, through, None)[1, 0]
+CUT, THROUGH = grid(WAY), grid(WAY)
+CUT[1, 2] = maze.FREE
+THROUGH[1, 0] = maze.PATH  # A wall.
+OPEN, LONG = grid("S  \n   \nG  "), grid("Soo\n  o\nGoo")
+CLUE = SUDOKU.parse("1...............").question
+SOLVED = np.asarray(SUDOKU.solution(CLUE))
+BROKEN = SOLVED.copy()
+BROKEN[0, 0] = SOLVED[0, 0] % 4 + 1
+RIGHT = ARC.to_grid(encode_canvas(np.array([[1, 2], [3, 4], [5, 6]], np.uint8)))
+OFF = RIGHT.copy()
+OFF[1, 1] = 2
 
 
-def test_a_longer_way_is_said_to_be_one() -> None:
-    room = grid("S  \n   \nG  ")
-    longer = grid("Soo\n##o\nGoo".replace("#", " "))
-    assert MAZE.judge(room, longer, None) == (
-        False,
-        "a path from S to G of 6 moves; the shortest has 2",
-    )
+@pytest.mark.parametrize(
+    ("kind", "question", "answer", "target", "solved", "words"),
+    [
+        (MAZE, grid(ROOM), grid(WAY), None, True, "a shortest path from S to G, 6 moves"),
+        (MAZE, grid(ROOM), CUT, None, False, "not a path from S to G: 2 cells cannot stay"),
+        (MAZE, OPEN, LONG, None, False, "a path from S to G of 6 moves; the shortest has 2"),
+        (SUDOKU, CLUE, SOLVED, None, True, "a valid Sudoku that keeps the clues"),
+        (SUDOKU, CLUE, BROKEN, None, False, "not a solution"),
+        (ARC, RIGHT, RIGHT, RIGHT, True, "a grid of 3 x 2 cells, the right one"),
+        (ARC, RIGHT, RIGHT, None, None, "a grid of 3 x 2 cells"),
+        (ARC, RIGHT, OFF, RIGHT, False, "3 x 2 cells, not the right one: it differs in 1 cell"),
+    ],
+)
+def test_answers_are_judged(
+    kind: Kind, question: Any, answer: Any, target: Any, solved: bool | None, words: str
+) -> None:
+    verdict = kind.judge(question, answer, target)
+    assert verdict.solved is solved
+    assert words in verdict.words
 
 
-def test_sudokus_are_judged_by_the_rules() -> None:
-    puzzle = SUDOKU.parse("1...............")
-    answer = SUDOKU.solution(puzzle.question)
-    assert answer is not None
-    assert SUDOKU.judge(puzzle.question, answer, None).solved
-    answer[0, 0] = answer[0, 0] % 4 + 1
-    assert SUDOKU.judge(puzzle.question, answer, None).solved is False
-    assert SUDOKU.solution(SUDOKU.parse("123.4...........").question) is not None
-
-
-def test_arc_answers_are_held_against_the_right_one() -> None:
-    right = np.array([[1, 2], [3, 4], [5, 6]], np.uint8)
-    question, target = (ARC.to_grid(encode_canvas(each)) for each in (right, right))
-    assert ARC.judge(question, target, target) == (True, "a grid of 3 x 2 cells, the right one")
-    assert ARC.judge(question, target, None).solved is None
-    wrong = target.copy()
-    wrong[1, 1] = 2
-    verdict = ARC.judge(question, wrong, target)
-    assert verdict == (False, "a grid of 3 x 2 cells, not the right one: it differs in 1 cell")
-    assert np.argwhere(ARC.wrong(question, wrong, target)).tolist() == [[1, 1]]
-    assert not ARC.wrong(question, wrong, None).any()
+def test_what_cannot_stay_is_marked() -> None:
+    assert np.array_equal(MAZE.solution(grid(ROOM)), grid(WAY))
+    assert not MAZE.wrong(grid(ROOM), grid(WAY), None).any()
+    assert np.argwhere(MAZE.wrong(grid(ROOM), CUT, None)).tolist() == [[0, 2], [2, 2]]
+    assert MAZE.wrong(grid(ROOM), THROUGH, None)[1, 0]
+    assert np.argwhere(ARC.wrong(RIGHT, OFF, RIGHT)).tolist() == [[1, 1]]
+    assert not ARC.wrong(RIGHT, OFF, None).any()
 
 
 def test_a_grid_is_found_where_the_question_lies() -> None:

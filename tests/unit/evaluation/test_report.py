@@ -70,22 +70,20 @@ def test_a_record_leaves_empty_what_is_not_known() -> None:
     values = {"count": [1, 0], "exact_accuracy": [0, 0], "accuracy": [2 / 3, 0], "steps": [16, 0]}
     values |= {"q_halt": [math.nan] * 2, "clues": [30, 0]}
     rows = {name: np.array(column, np.float32) for name, column in values.items()}
-    one = {name: column[:1] for name, column in rows.items()}
-    halt = one | {"steps": np.array([3])}
-    del halt["clues"]
-    one |= {"q_halt": np.array([0.25])}
-    ratings = {"easy": np.array([7, 8, 9]), "hard": None}
+    known = {"easy": {"rating": np.array([7, 8, 9])}, "hard": {"rating": None}}
     header = "set,index,rating,clues,exact_accuracy,accuracy,steps,q_halt"
-    assert as_csv(Evaluation({}, records={"easy": rows}), ratings).splitlines() == [
+    assert as_csv({"easy": rows}, known).splitlines() == [
         header,
         "easy,0,7,30,0,0.666667,16,",
         "easy,1,8,,,,,",
     ]
-    at_halt = {"at_halt": {"hard": EASY}, "at_halt_records": {"hard": halt}}
-    both = Evaluation({}, records={"hard": one}, **at_halt)
-    assert as_csv(both, ratings).splitlines() == [
-        header + ",at_halt_exact_accuracy,at_halt_accuracy,at_halt_steps,at_halt_q_halt",
-        "hard,0,,30,0,0.666667,16,0.25,0,0.666667,3,",
+    one = {name: column[:1] for name, column in rows.items()} | {"q_halt": np.array([0.25])}
+    halt = {f"at_halt_{name}": column[:1] for name, column in rows.items() if name != "clues"}
+    halt |= {"at_halt_steps": np.array([3]), "right_after_1": np.array([0])}
+    assert as_csv({"hard": one | halt}, known).splitlines() == [
+        header
+        + ",at_halt_exact_accuracy,at_halt_accuracy,at_halt_steps,at_halt_q_halt,right_after_1",
+        "hard,0,,30,0,0.666667,16,0.25,0,0.666667,3,,0",
     ]
 
 
@@ -102,9 +100,9 @@ def test_figures_at_the_halt_stand_beside_the_others() -> None:
 
 
 def test_files_get_names_of_their_own() -> None:
-    renamed = Evaluation({}, {"arc": ARC, "sudoku": SUDOKU}).with_files_named("_at_halt")
-    assert renamed.files == {"submission_at_halt.json": dict}
-    listed = as_json(renamed, Path("run"))["evaluators"]["arc"]["files"]
+    evaluation = Evaluation({}, {"arc": ARC, "sudoku": SUDOKU})
+    assert evaluation.files == {"submission.json": dict}
+    listed = as_json(evaluation, Path("run"), "_at_halt")["evaluators"]["arc"]["files"]
     assert listed == ["run/submission_at_halt.json"]
 
 

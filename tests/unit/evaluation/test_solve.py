@@ -1,5 +1,4 @@
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ from dataset.kinds.base import Puzzle
 from dataset.kinds.sudoku import SUDOKU, SudokuViews, repeated_digits
 from dataset.sudoku.rules import BOX_SHAPES, grid_to_tokens, tokens_to_grid
 from evaluation import chains
-from evaluation.config import SolveConfig, ThinkingSettings
-from evaluation.constraints import Constraint
-from evaluation.decoding import answer_confidence, decode_beam, decode_greedy, decode_sampled
-from evaluation.solve import Decoder, Glimpse, Reasoning, make_decoder, reason
+from evaluation.config import ThinkingSettings
+from evaluation.solve import Glimpse, Reasoning, reason
 from evaluation.views import draw_views, views_of
 from models.act import ACTLossHead
 from models.config import DataFacts
@@ -68,7 +65,7 @@ def test_reasoning_counts_what_changed_and_what_is_wrong() -> None:
     reasoning = make_reasoning(first, second, SOLUTION)
     assert reasoning.cells_changed().tolist() == [12, 2, 1]
     assert [int(reasoning.cells_wrong(step).sum()) for step in range(3)] == [3, 1, 0]
-    solved = [make_reasoning(answer).is_solved() for answer in reasoning.answers]
+    solved = [make_reasoning(answer).judge().solved for answer in reasoning.answers]
     assert solved == [False, False, True]
     assert np.array_equal(reasoning.answer, SOLUTION)
 
@@ -76,7 +73,7 @@ def test_reasoning_counts_what_changed_and_what_is_wrong() -> None:
 def test_a_valid_grid_that_changes_a_clue_is_no_solution() -> None:
     swapped = SOLUTION % 4 + 1
     reasoning = make_reasoning(swapped)
-    assert not reasoning.is_solved()
+    assert reasoning.judge().solved is False
     assert reasoning.cells_wrong().sum() == 4  # the four clues
 
 
@@ -216,76 +213,22 @@ def test_the_chain_that_answers_is_the_one_of_an_evaluation(
     assert any(reasoning.chain for reasoning in found) or (select, perturb) == ("residual", "noise")
 
 
-def test_a_view_is_decoded_as_it_was_seen(make_model: Make) -> None:
-    model = make_model(FACTS)
-    decode = make_decoder(SolveConfig(checkpoint="x", decode="beam", constraint="sudoku"))
-    settings = ThinkingSettings.model_validate({"breadth": 4, "select": "residual"})
-    puzzles = [np.rot90(QUESTION, turns) for turns in range(4)]
-    found = list(reason(model, sudokus_of(puzzles), CPU, decode, settings))
-    assert all(reasoning.is_solved() for reasoning in found)
-    assert any(reasoning.chain > 0 for reasoning in found)
-
-
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(7)
-
-
-@pytest.mark.parametrize(
-    ("settings", "decode"),
-    [
-        ({}, decode_greedy),
-        ({"decode": "temperature"}, lambda x, **_: decode_sampled(x, 1.0, seeded())),
-        (
-            {"decode": "temperature", "temperature": 0.5, "constraint": "sudoku"},
-            lambda x, **kept: decode_sampled(x, 0.5, seeded(), **kept),
-        ),
-        (
-            {"decode": "top_k", "top_k": 2, "temperature": 3.0},
-            lambda x, **_: decode_sampled(x, 3.0, seeded(), top_k=2),
-        ),
-        (
-            {"decode": "top_p", "top_p": 0.6, "temperature": 3.0},
-            lambda x, **_: decode_sampled(x, 3.0, seeded(), top_p=0.6),
-        ),
-        ({"constraint": "sudoku"}, decode_greedy),
-        ({"decode": "beam", "constraint": "sudoku"}, partial(decode_beam, width=8)),
-        (
-            {"decode": "beam", "beam_width": 3, "constraint": "sudoku"},
-            partial(decode_beam, width=3),
-        ),
-    ],
-)
-def test_decoders_are_those_asked_for(settings: dict[str, Any], decode: Decoder) -> None:
-    logits = torch.randn(9, 16, 6, generator=seeded())
-    inputs = torch.from_numpy(grid_to_tokens(QUESTION)).expand(9, 16)
-    found = make_decoder(SolveConfig(checkpoint="x", seed=7, **settings))(logits, inputs=inputs)
-    constraint = Constraint(SUDOKU) if "constraint" in settings else None
-    expected = decode(logits, inputs=inputs, constraint=constraint)
-    assert all(torch.equal(*values) for values in zip(found, expected, strict=True))
-
-
 @pytest.mark.parametrize("loss_type", LOG_PROBS)
 @pytest.mark.parametrize("no_ACT_continue", [False, True])
-def test_the_last_answer_is_decoded_from_the_probabilities_of_the_loss(
+def test_the_last_answer_is_rated_by_the_probabilities_of_the_loss(
     make_model: Make, loss_type: str, no_ACT_continue: bool
 ) -> None:
     settings = {"loss": {"loss_type": loss_type}, "no_ACT_continue": no_ACT_continue}
     model = make_model(FACTS, **settings)
-    decode = make_decoder(SolveConfig(checkpoint="x", decode="beam", constraint="sudoku"))
-    (greedy,) = reason(model, [PUZZLE], CPU)
-    (reasoning,) = reason(model, [PUZZLE], CPU, decode)
-    assert not greedy.is_solved()
-    assert reasoning.is_solved()
-    assert np.array_equal(reasoning.answers[:-1], greedy.answers[:-1])
-    assert reasoning.confidence == greedy.confidence
+    (reasoning,) = reason(model, [PUZZLE], CPU)
     carry = model.model.initial_carry(examples_of(QUESTION))
     with torch.no_grad():
         for _ in range(3):
             carry, outputs = model.model(carry, examples_of(QUESTION))
-    log_probs = LOG_PROBS[loss_type](outputs["logits"])
-    tokens = torch.from_numpy(grid_to_tokens(reasoning.answer)).long()
-    total = float(log_probs[0, torch.arange(16), tokens].sum())
-    assert reasoning.log_prob == pytest.approx(total, rel=1e-4)
-    go_on = outputs["q_continue_logits"] * (0 if no_ACT_continue else 1)
-    rated = float(answer_confidence(log_probs, outputs["q_halt_logits"], go_on))
+    log_probs = LOG_PROBS[loss_type](outputs["logits"])[0].double().numpy()
+    assert reasoning.log_prob == pytest.approx(log_probs.max(-1).sum(), rel=1e-4)
+    q_halt = float(outputs["q_halt_logits"])
+    gap = q_halt if no_ACT_continue else q_halt - float(outputs["q_continue_logits"])
+    entropy = -(np.exp(log_probs) * log_probs).sum(-1).mean()
+    rated = (1 - entropy / np.log(6)) / (1 + np.exp(-gap))
     assert reasoning.confidence == pytest.approx(rated, rel=1e-4)

@@ -3,10 +3,8 @@
 import json
 from dataclasses import dataclass
 
-import numpy as np
-
 from evaluation.metrics import Estimate
-from evaluation.table import as_csv, as_json, as_text, rows_as_csv
+from evaluation.table import as_csv, as_json, as_text
 
 
 @dataclass(frozen=True)
@@ -32,20 +30,4 @@ def test_estimates_have_their_intervals_for_people_and_programs() -> None:
     share = {"value": 0.5, "low": 0.25, "high": 0.75}
     assert first == {"name": "a", "share": share, "seconds": 1.5, "calls": [1, 2]}
     assert second == {"name": "b", "share": None, "seconds": "nan", "calls": [3, 4]}
-
-
-def test_a_csv_has_the_values_alone() -> None:
-    lines = [Line("a", Estimate(0.5, None, None), 1.5, (1, 2))]
-    assert as_csv(lines) == "name,share,seconds,calls\na,0.5,1.5,(1, 2)\n"
-    assert as_csv([]) == "\n"
-
-
-def test_a_table_leaves_empty_what_is_not_known() -> None:
-    numbers = np.array([1.0, np.nan, 1e6])
-    sets = {"a": {"x": numbers, "y": None, "z": np.array([1234567, 2, 3, 4])}}
-    assert rows_as_csv(["z", "x", "y"], sets).splitlines() == [
-        "set,index,z,x,y",
-        "a,0,1234567,1,",
-        "a,1,2,,",
-        "a,2,3,1e+06,",
-    ]
+    assert as_csv(LINES[:1]) == "name,share,seconds,calls\na,0.5,1.5,(1, 2)\n"

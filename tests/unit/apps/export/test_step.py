@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from pydantic import TypeAdapter
-from torch import Tensor
 
 from apps.export.step import ExportedStep, Tensors
 from apps.lattice.model import CONTRADICTION, DECIDED
@@ -98,7 +97,9 @@ def test_steps_are_those_of_the_model(form: str) -> None:
     model, examples = built(FORMS[form]), puzzles(3)
     said = own_steps(model, examples, 3)
     step = ExportedStep(model.model)
+    assert not any(each.requires_grad for each in (*step.parameters(), *step.buffers()))
     given = taken(step, examples)
+    assert ("puzzle_identifiers" in given) == (model.puzzle_embedding is not None)
     for number, expected in enumerate(said):
         given["new"] = torch.full((3,), number == 0)
         outputs = step(given)
@@ -156,13 +157,6 @@ def test_what_no_head_says_is_not_given(case: str) -> None:
         assert torch.equal(outputs["q_halt"], outputs["q_halt_logits"].sigmoid())
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_there_are_identifiers_where_there_is_an_embedding(form: str) -> None:
-    model = built(FORMS[form])
-    takes = "puzzle_identifiers" in ExportedStep(model.model).zeros(1)
-    assert takes == (model.puzzle_embedding is not None)
-
-
 def test_a_lattice_says_what_is_left_and_whether_it_is_decided() -> None:
     model = built(LATTICE)
     inner: Any = model.model.inner
@@ -180,9 +174,3 @@ def test_a_lattice_says_what_is_left_and_whether_it_is_decided() -> None:
     assert outputs["next_candidates"][1, 0].tolist() == [False, False, True, True, False, False]
     assert not outputs["next_candidates"][2].any()
     assert outputs["verdict"].tolist() == [DECIDED, 0, CONTRADICTION]
-
-
-def test_nothing_is_left_that_wants_gradients() -> None:
-    step = ExportedStep(built(TRM).model)
-    tensors: list[Tensor] = [*step.parameters(), *step.buffers()]
-    assert not any(tensor.requires_grad for tensor in tensors)

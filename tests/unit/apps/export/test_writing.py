@@ -4,7 +4,6 @@ import errno
 import json
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,8 @@ import apps.export.writing as exported
 from apps.export import exporting, trial
 from apps.export.exporting import main
 from apps.export.step import ExportedStep
-from apps.export.trial import Arrays, Run, Tried, compare, opened, think_here
+from apps.export.trial import Arrays, Run, Tried, compare, in_torch, opened
 from apps.export.writing import METADATA, write_onnx, write_program
-from models.act import ACTLossHead
 from runtime.errors import CheckpointError
 from tests.unit.apps.export.test_step import FORMS, RANDOM, TRM, built, puzzles
 
@@ -57,11 +55,11 @@ def arrays_of(rows: int) -> Arrays:
     return {name: value.numpy() for name, value in puzzles(rows).items()}
 
 
-def pair_of(settings: Any) -> tuple[ACTLossHead, ACTLossHead, ExportedStep]:
-    """A model, the same in float64, and the first one's step."""
+def pair_of(settings: Any) -> tuple[ExportedStep, ExportedStep]:
+    """The step of a model, and of the same in float64."""
     model, exact = built(settings), built(settings | {"forward_dtype": "float64"})
     exact.load_state_dict(model.state_dict())
-    return model, exact, ExportedStep(model.model)
+    return ExportedStep(model.model), ExportedStep(exact.model)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +81,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Pat
 def smallest(written: Any) -> Any:
     """The recurrence of a tiny model: its path, how to run it, and `pair_of`."""
     pair = pair_of(SMALLEST)
-    return *written(pair[-1]), *pair
+    return *written(pair[0]), *pair
 
 
 def assert_equal_tokens(table: str, share: float) -> None:
@@ -96,7 +94,7 @@ def assert_equal_tokens(table: str, share: float) -> None:
 
 
 def test_the_recurrence_takes_puzzles_and_a_number_of_steps(smallest: Any) -> None:
-    path, run, model, exact, step = smallest
+    path, run, step, exact = smallest
     onnx.checker.check_model(path, full_check=True)
     session = onnxruntime.InferenceSession(path)
     takes = {value.name: (value.type, value.shape) for value in session.get_inputs()}
@@ -115,7 +113,7 @@ def test_the_recurrence_takes_puzzles_and_a_number_of_steps(smallest: Any) -> No
     }
     assert session.get_modelmeta().custom_metadata_map == {"arch": "tiny"}
     assert str(ROOT).encode() not in path.read_bytes()
-    told = compare(run, model, exact, step, Tried("tests", arrays_of(4)))
+    told = compare(run, step, exact, Tried("tests", arrays_of(4)))
     assert_equal_tokens(told, 1)
 
 
@@ -140,17 +138,17 @@ def test_every_architecture_and_head(form: str, written: Any) -> None:
     settings = MATRIX[form] | {"halt_max_steps": 5}
     if settings["name"] == "lattice":
         settings |= {"eval_steps": 5}
-    model, exact, step = pair_of(settings)
+    step, exact = pair_of(settings)
     path, run = written(step)
     onnx.checker.check_model(path, full_check=True)
     # Symmetric models answer all open cells of a puzzle alike: ties are broken by rounding.
-    assert_equal_tokens(compare(run, model, exact, step, Tried("tests", arrays_of(4))), 0.75)
+    assert_equal_tokens(compare(run, step, exact, Tried("tests", arrays_of(4))), 0.75)
 
 
 @pytest.mark.slow
 def test_candidates_are_struck_as_here(written: Any) -> None:
-    model, _, step = pair_of(FORMS["lattice"])
-    path, _ = written(step)
+    model = built(FORMS["lattice"])
+    path, _ = written(ExportedStep(model.model))
     session, given = onnxruntime.InferenceSession(path), arrays_of(3)
     examples = {name: torch.from_numpy(value) for name, value in given.items()}
     carry = model.initial_carry(examples)
@@ -169,7 +167,7 @@ def test_candidates_are_struck_as_here(written: Any) -> None:
 def test_large_tensors_get_a_file_of_their_own(
     smallest: Any, written: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inside, run, *_, step = smallest
+    inside, run, step, _ = smallest
     monkeypatch.setattr(exported, "_MAX_MESSAGE", 1000)
     path, run_apart = written(step)
     assert [file.name for file in inside.parent.iterdir()] == ["out.onnx"]
@@ -182,9 +180,9 @@ def test_large_tensors_get_a_file_of_their_own(
 
 @pytest.mark.parametrize("name", ["step.onnx", "step.pt2"])
 def test_one_step_takes_and_gives_the_states(name: str, written: Any) -> None:
-    model, exact, step = pair_of(SMALLEST)
+    step, exact = pair_of(SMALLEST)
     path, run = written(step, one_step=True, name=name)
-    assert_equal_tokens(compare(run, model, exact, step, Tried("tests", arrays_of(4))), 1)
+    assert_equal_tokens(compare(run, step, exact, Tried("tests", arrays_of(4))), 1)
     if name == "step.onnx":
         session = onnxruntime.InferenceSession(path)
         assert [value.name for value in session.get_inputs()] == list(step.zeros(1))
@@ -198,9 +196,9 @@ def test_one_step_takes_and_gives_the_states(name: str, written: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", MATRIX)
 def test_programs_of_every_architecture(form: str, written: Any) -> None:
-    model, exact, step = pair_of(MATRIX[form])
+    step, exact = pair_of(MATRIX[form])
     _, run = written(step, name="out.pt2")
-    assert_equal_tokens(compare(run, model, exact, step, Tried("tests", arrays_of(4))), 0.75)
+    assert_equal_tokens(compare(run, step, exact, Tried("tests", arrays_of(4))), 0.75)
 
 
 # What is wrong
@@ -208,8 +206,8 @@ def test_programs_of_every_architecture(form: str, written: Any) -> None:
 
 @pytest.mark.parametrize("wrong", ["a weight", "a lost step", "no number"])
 def test_a_file_that_differs_is_found_out(wrong: str) -> None:
-    model, exact, step = pair_of(SMALLEST)
-    here = partial(think_here, model, step)
+    step, exact = pair_of(SMALLEST)
+    here = in_torch(step, step)
 
     def run(given: Arrays, num_steps: int) -> Arrays:
         if wrong == "a lost step":
@@ -220,8 +218,8 @@ def test_a_file_that_differs_is_found_out(wrong: str) -> None:
         return outputs | {"logits": logits}
 
     with pytest.raises(CheckpointError, match="the file is wrong, and not kept"):
-        compare(run, model, exact, step, Tried("tests", arrays_of(4)))
-    assert "100.00%" in compare(here, model, exact, step, Tried("random tokens"))
+        compare(run, step, exact, Tried("tests", arrays_of(4)))
+    assert "100.00%" in compare(here, step, exact, Tried("random tokens"))
 
 
 @pytest.mark.parametrize(
@@ -272,8 +270,10 @@ def test_a_package_that_is_missing_is_named(
 
 
 def nothing_right(given: Arrays, num_steps: int) -> Arrays:
-    logits = np.zeros((len(given["inputs"]), 16, 11), np.float32)
-    return {"logits": logits, "answers": logits.argmax(-1)}
+    size = len(given["inputs"])
+    logits = np.zeros((size, 16, 11), np.float32)
+    q = dict.fromkeys(("q_halt_logits", "q_continue_logits"), np.zeros(size, np.float32))
+    return {"logits": logits, "answers": logits.argmax(-1), **q}
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_a_file_that_is_not_right_leaves_nothing(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(exported, "write_program", write)
-    monkeypatch.setattr(trial, "program_at", lambda path, step: nothing_right)
+    monkeypatch.setattr(trial, "opened", lambda path, step, one_step: nothing_right)
     output = tmp_path / "out.pt2"
     output.write_text("before")
     assert main([*PUBLISHED, str(output)]) == code

@@ -92,7 +92,7 @@ def test_the_recorded_scores_are_reproduced(run: Run, tmp_path: Path) -> None:
         ({"q_halt_logits": np.zeros(5, np.int32)}, r"q_halt_logits is int32 \[5\], expected float"),
         ({"puzzle_identifiers": np.zeros(4, np.int32)}, "puzzle_identifiers is int32"),
         ({"inputs": np.zeros((5, 3), int), "preds": np.zeros((5, 3), int)}, "no square canvas"),
-        ({"puzzle_identifiers": np.full(5, 3)}, "none for identifier 3"),
+        ({"puzzle_identifiers": np.full(5, 3)}, "identifier 3: there are"),
         ({"preds": np.array([[None]])}, "cannot be read"),
     ],
 )

@@ -74,6 +74,8 @@ def test_perfect_answers_solve_every_task(arc_data: Path) -> None:
     for name in ("one", "two"):
         answers = [pair["output"] for pair in tasks[name]["test"]]
         assert made[name] == [{"attempt_1": grid, "attempt_2": grid} for grid in answers]
+    nothing = measure(evaluator).details["tasks_without_votes"]
+    assert nothing == list(tasks)
     votes = found.files["arc_tasks.json"]()
     assert [pair["votes"] for pairs in votes.values() for pair in pairs] == [4, 4, 4, 4]
     assert votes["two"][1]["grids"][0]["grid"] == tasks["two"]["test"][1]["output"]
