@@ -7,9 +7,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from apps.reports.values import at, estimate_of, items, listed, number, parsed
+from apps.reports.values import parsed
 from evaluation.headline import MEASURES, differs, score_of, weight_of
 from evaluation.metrics import Estimate
+from evaluation.values import at, estimate_of, items, listed, number
 from runtime.files import read_bounded
 from runtime.text import many, shown, told_apart
 from training.checkpoint.state import RunState

@@ -7,7 +7,7 @@ from io import BytesIO
 from pathlib import Path
 
 from apps.reports.boards import RING, legend
-from apps.reports.drawing import Picture, darkened
+from apps.reports.drawing import Picture, dark_rules
 from apps.reports.frames import Frame, picture_of, thinned, without_idle_end
 from runtime.errors import ConfigError
 from runtime.files import replacing
@@ -131,6 +131,7 @@ def as_gif(pictures: Sequence[Picture]) -> bytes:
 def as_page(frames: Sequence[Frame], title: str, model: str = "") -> str:
     """Return a page, complete in itself, that steps through frames."""
     pictures, board = [picture_of(frame) for frame in frames], frames[-1].board
+    drawn = [picture.svg() for picture in pictures]
     entries = "".join(
         f'<li><svg viewBox="0 0 9 9"><rect width="9" height="9" fill="{colour}"/></svg>{words}</li>'
         for colour, words in legend(board)
@@ -138,15 +139,13 @@ def as_page(frames: Sequence[Frame], title: str, model: str = "") -> str:
     # Colours that mean something stay.
     is_kept = board.look.cells == "coloured"
     kept = {RING, *(one.fill for one in board.look.tokens)} if is_kept else set()
-    colours = {shape.fill for picture in pictures for shape in picture.shapes}
-    colours |= {colour for colour, _ in legend(board)}
     return _PAGE.format(
         title=escape(title),
         model=escape(model),
         legend=entries,
-        dark=" ".join(f'[fill="{c}"] {{ fill: {darkened(c)} }}' for c in sorted(colours - kept)),
+        dark=dark_rules("".join([*drawn, entries]), kept=kept),
         # In a script element no tag may end it.
-        frames=json.dumps([picture.svg() for picture in pictures]).replace("</", "<\\/"),
+        frames=json.dumps(drawn).replace("</", "<\\/"),
         pause=_pause(len(pictures)),
         width=max(544, *(picture.width for picture in pictures)),
     )

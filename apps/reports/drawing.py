@@ -1,5 +1,7 @@
-"""Flat pictures of rectangles and words: as SVG for pages, as an image for GIF and PNG."""
+"""Flat pictures of rectangles and words: as SVG for pages, as an image for GIF."""
 
+import re
+from collections.abc import Container
 from colorsys import hls_to_rgb, rgb_to_hls
 from dataclasses import dataclass, field
 from html import escape
@@ -33,8 +35,8 @@ class Words(NamedTuple):
     text: str
     size: float
     fill: str
-    bold: bool
-    anchor: str
+    bold: bool = False
+    anchor: str = "middle"
 
 
 @dataclass
@@ -58,40 +60,29 @@ class Picture:
         self.rectangle(x, y, line, height, fill)
         self.rectangle(x + width - line, y, line, height, fill)
 
-    def words(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        size: float,
-        fill: str,
-        *,
-        bold: bool = False,
-        anchor: str = "middle",
-    ) -> None:
-        """Write a line."""
-        self.shapes.append(Words(x, y, text, size, fill, bold, anchor))
+    def words(self, x: float, y: float, text: str, size: float, fill: str, **how: Any) -> None:
+        """Write a line; `how` is bold or anchor, as `Words` have them."""
+        self.shapes.append(Words(x, y, text, size, fill, **how))
 
     def place(self, other: "Picture", x: float, y: float) -> None:
         """Draw another picture here, its upper left corner at (x, y)."""
         self.shapes += [shape._replace(x=shape.x + x, y=shape.y + y) for shape in other.shapes]
 
-    def svg(self) -> str:
+    def svg(self, attributes: str = "") -> str:
         """Return it as an SVG element, which grows and shrinks with its place in a page."""
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
-            'role="img" font-family="system-ui,sans-serif">'
+            f'role="img" font-family="system-ui,sans-serif"{attributes}>'
         ]
-        for fill, shapes in groupby(self.shapes, lambda shape: shape.fill):
-            paths = ""
-            for shape in shapes:
-                if isinstance(shape, Rectangle):
-                    x, y, width, height = (f"{value:g}" for value in shape[:4])
-                    paths += f"M{x} {y}h{width}v{height}h-{width}z"
-                else:
-                    parts += [_path(paths, fill)] * bool(paths) + [_text(shape)]
-                    paths = ""
-            parts += [_path(paths, fill)] * bool(paths)
+        for (kind, fill), shapes in groupby(self.shapes, lambda shape: (type(shape), shape.fill)):
+            if kind is Rectangle:
+                paths = (
+                    f"M{x:g} {y:g}h{width:g}v{height:g}h-{width:g}z"
+                    for x, y, width, height, *_ in shapes
+                )
+                parts.append(f'<path d="{"".join(paths)}" fill="{fill}"/>')
+            else:
+                parts += [_text(words) for words in shapes if isinstance(words, Words)]
         return "".join([*parts, "</svg>"])
 
     def image(self) -> "Image":
@@ -138,6 +129,14 @@ def _write(canvas: "ImageDraw", words: Words, font: Any) -> None:
         x += width
 
 
+def dark_rules(html: str, place: str = "", kept: Container[str] = ()) -> str:
+    """Return CSS for dark paper: other colours for all that are drawn in a page, below a place."""
+    colours = sorted(set(re.findall(r'fill="(#[0-9a-fA-F]{6})"', html)))
+    return " ".join(
+        f'{place}[fill="{c}"] {{ fill: {darkened(c)} }}' for c in colours if c not in kept
+    )
+
+
 def darkened(colour: str) -> str:
     """Return the colour that takes another one's place on dark paper: light becomes dark, and dark
     light, of the same hue.
@@ -146,10 +145,6 @@ def darkened(colour: str) -> str:
     duller = 0.5 if light > 0.8 else 0.85  # Digits stand on the light ones.
     parts = hls_to_rgb(hue, 0.95 - 0.85 * light, duller * saturation)
     return f"#{bytes(round(255 * part) for part in parts).hex()}"
-
-
-def _path(paths: str, fill: str) -> str:
-    return f'<path d="{paths}" fill="{fill}"/>'
 
 
 def _text(words: Words) -> str:

@@ -95,14 +95,12 @@ def watch(folder: Path, run: Path | Literal[True], interval: float) -> None:
         shown = frames_of_all(folder, interval, width)
     else:
         shown = frames(run, interval, width)
-    told: dict[Path, object] = {}
+    told, is_terminal = dict[Path, object](), sys.stdout.isatty()
     for runs, screen in shown:
-        if sys.stdout.isatty():
-            sys.stdout.write(f"{_CLEAR}{screen}\n")
-        elif not runs and not told:
-            sys.stdout.write(f"{screen}\n")
+        if is_terminal or not (runs or told):
+            sys.stdout.write(f"{_CLEAR * is_terminal}{screen}\n")
             told[folder] = None
-        for one in () if sys.stdout.isatty() else runs:
+        for one in () if is_terminal else runs:
             place = (one.status.state, one.status.step)
             if told.get(one.folder) != place:
                 told[one.folder] = place

@@ -8,6 +8,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from apps.reports import solving as solve
+from apps.reports.boards import panel_of
 from apps.reports.terminal import grid_lines
 from dataset.format.writing import write_puzzles
 from dataset.kinds.arc import ARC
@@ -183,7 +184,7 @@ def test_grids_show_their_boxes_and_marks() -> None:
     grid[0, 0], grid[1, 2], grid[-1, -1] = 1, 2, 6
     marked[1, 2] = True
     tokens = SUDOKU.to_tokens(grid).reshape(grid.shape)
-    lines = grid_lines(SUDOKU.board(6), tokens, marked)
+    lines = grid_lines(SUDOKU.board(6), panel_of(tokens, marked=marked))
     assert lines == [
         "+-------+-------+",
         "| 1 . . | . . . |",
@@ -200,7 +201,7 @@ def test_grids_show_their_boxes_and_marks() -> None:
 
 
 def test_nine_by_nine_has_three_boxes_a_side() -> None:
-    lines = grid_lines(SUDOKU.board(9), np.ones((9, 9), np.int8))
+    lines = grid_lines(SUDOKU.board(9), panel_of(np.ones((9, 9), np.int8)))
     assert lines[0] == lines[4] == lines[8] == lines[12] == "+-------+-------+-------+"
     assert lines[1] == "| . . . | . . . | . . . |"
 
