@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -58,48 +58,27 @@ def puzzle_figures(result: Result, depths: Sequence[Result]) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-class _Asked(NamedTuple):
-    """A curve over ACT steps, and what puzzles it is of: their data, set and number."""
-
-    trace: dict[str, Any]
-    told: tuple[str, str, str]
-
-
 def steps_figure(results: Mapping[str, Result], depths: Sequence[Result] = ()) -> Figure | None:
     """Return the exact accuracy after each ACT step, of evaluations by label, and of a single one
     that of its easier and harder puzzles.
     """
     data: list[dict[str, Any]] = []
-    asked: list[_Asked] = []
     for place, (label, result) in enumerate(results.items()):
         records = result.records
         if records is None or "right_after_1" not in records:
             continue
-        rows, name = np.isfinite(records["right_after_1"]), plain(label) or "all puzzles"
+        rows = np.isfinite(records["right_after_1"])
+        name = plain(label) or f"{rows.sum():,} puzzles"
         data.append(_after_each_step(records, rows, name, place))
-        asked += [_Asked(data[-1], _puzzles_of(result, "", int(rows.sum())))] if not label else []
         if len(results) == 1:
             data += _after_each_step_by_difficulty(records)
     for one in depths:
-        found = _at_depths(one, len(data))
-        data += [trace for trace, _ in found]
-        asked += found
-    # The names of curves say what their puzzles differ in.
-    differs = [len(set(parts) - {""}) > 1 for parts in zip(*(a.told for a in asked), strict=True)]
-    for trace, told in asked:
-        words = [part for part, is_told in zip(told, differs, strict=True) if is_told and part]
-        trace["name"] = ", ".join([trace["name"], *map(plain, words)])
+        data += _at_depths(one, len(data), says_data=len(depths) > 1)
     if len({step for trace in data for step in trace["x"]}) < 2:
         return None
     layout = {"xaxis": titled("ACT steps", rangemode="tozero"), "yaxis": share_axis()}
     caption = "Share of the puzzles whose answer is right when it is read after so many steps."
     return Figure("Accuracy over ACT steps", caption, data, layout)
-
-
-def _puzzles_of(result: Result, set_name: str, count: float) -> tuple[str, str, str]:
-    folders = (shown(folder, 200) for folder in listed(at(result.content, "data"))[:2])
-    data = " and ".join("/".join(folder.split("/")[-2:]) for folder in folders)
-    return data, f"set {set_name}" * bool(set_name), f"{count:,.0f} puzzles" * bool(count)
 
 
 def _after_each_step(
@@ -129,27 +108,28 @@ def _after_each_step_by_difficulty(records: Records) -> list[dict[str, Any]]:
     ]
 
 
-def _at_depths(result: Result, place: int) -> list[_Asked]:
-    """Return what an evaluation at several depths found, a curve for each set, breadth and choice,
-    and what each was asked.
+def _at_depths(result: Result, place: int, *, says_data: bool) -> list[dict[str, Any]]:
+    """Return what an evaluation at several depths found, a curve for each set, breadth and choice;
+    their names say of what puzzles they are.
     """
-    lines: dict[tuple[float, str, tuple[str, str, str]], list[tuple[float, Estimate]]] = {}
+    folders = (shown(folder, 200) for folder in listed(at(result.content, "data"))[:2])
+    data = " and ".join("/".join(folder.split("/")[-2:]) for folder in folders)
+    lines: dict[str, list[tuple[float, Estimate]]] = {}
     for one in listed(at(result.content, "chains")):
         depth, breadth = number(at(one, "depth")), number(at(one, "breadth"))
         estimate, count = estimate_of(at(one, "selected")), number(at(one, "num_puzzles")) or 0
         if depth is not None and breadth is not None and estimate is not None:
-            told = _puzzles_of(result, shown(at(one, "set_name") or ""), count)
-            key = breadth, shown(at(one, "select")), told
-            lines.setdefault(key, []).append((depth, estimate))
+            parts = [data] * says_data + [f"set {shown(at(one, 'set_name'))}"]
+            parts += [f"{breadth:g} chains, select={shown(at(one, 'select'))}"] * (breadth != 1)
+            name = ", ".join(["with depth", *parts, f"{count:,.0f} puzzles"])
+            lines.setdefault(name, []).append((depth, estimate))
     found = []
-    for (breadth, select, told), points in list(lines.items())[:MAX_GROUPS]:
-        several = f", {breadth:g} chains, select={select}" if breadth != 1 else ""
+    for name, points in list(lines.items())[:MAX_GROUPS]:
         depths, estimates = zip(*sorted(points, key=lambda point: point[0]), strict=True)
-        name, values = plain(f"with depth{several}"), [estimate.value for estimate in estimates]
-        colour = f"@{(place + len(found)) % NUM_COLOURS}"
-        trace = line(name, depths, values, colour, size=7, dash="dot", errors=estimates)
+        values, colour = [one.value for one in estimates], f"@{(place + len(found)) % NUM_COLOURS}"
+        trace = line(plain(name), depths, values, colour, size=7, dash="dot", errors=estimates)
         trace["marker"]["symbol"] = "diamond"
-        found.append(_Asked(trace, told))
+        found.append(trace)
     return found
 
 

@@ -26,20 +26,17 @@ _CLEAR = "\x1b[H\x1b[J"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """List or follow what the command line asks for; return the exit code."""
-    summary = str(__doc__).split("\n")[0]
-    parser = argparse.ArgumentParser(prog="runs.py", description=summary)
+    parser = argparse.ArgumentParser(prog="runs.py", description=str(__doc__).split("\n")[0])
+    add = parser.add_argument
     where = "the folder with all runs (default: checkpoints)"
-    parser.add_argument("folder", nargs="?", type=run_named, default=_ALL, help=where)
+    add("folder", nargs="?", type=run_named, default=_ALL, help=where)
     follow = "follow a run until its end (default: all that are at work, until ctrl-C)"
-    parser.add_argument(
-        "--watch", nargs="?", const=True, type=run_named, metavar="RUN", help=follow
-    )
+    add("--watch", nargs="?", const=True, type=run_named, metavar="RUN", help=follow)
     pause = "seconds between two looks at it (default: 2)"
-    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help=pause)
-    parser.add_argument("--json", action="store_true", help="write JSON, for programs")
+    add("--interval", type=float, default=2.0, metavar="SECONDS", help=pause)
+    add("--json", action="store_true", help="write JSON, for programs")
     table = "write the mean score over seeds, and its spread, with a column for each setting"
-    forms = {"nargs": "?", "const": "markdown", "choices": list(WRITERS)}
-    parser.add_argument("--table", **forms, help=table)
+    add("--table", nargs="?", const="markdown", choices=list(WRITERS), help=table)
     options = parser.parse_args(arguments)
     try:
         if options.table is not None:

@@ -28,13 +28,6 @@ def test_all_runs_are_listed_those_at_work_first(make_sweep: Make, make_run_fold
     assert all(line.startswith("done") for line in others)
 
 
-def test_colours_do_not_move_the_columns(make_run_folder: Make) -> None:
-    listed = list_runs(make_run_folder())
-    coloured = as_text(listed, in_colour=True)
-    assert "\x1b[32mdone\x1b[0m" in coloured
-    assert re.sub(r"\x1b\[\d+m", "", coloured) == as_text(listed, in_colour=False)
-
-
 def test_names_from_elsewhere_are_printed_safely(make_run_folder: Make) -> None:
     (line,) = as_text(list_runs(make_run_folder("a\x1b[31m\nb")), in_colour=False).splitlines()[1:]
     assert "\x1b" not in line
@@ -136,16 +129,6 @@ def test_the_table_gives_way_in_its_widest_columns(make_run_folder: Make, width:
     assert max(map(len, text.splitlines())) <= width
     assert "a-run-with-a-rather" in text
     assert re.search(r"done +(short|a-\S+) +40 +75.0 % +0.05 +-", text)
-
-
-def test_the_loss_is_drawn_as_a_line_of_blocks(make_run_folder: Make) -> None:
-    folder = make_run_folder()
-    (one,) = list_runs(folder)
-    line = next(line for line in screen(one).splitlines() if line.startswith("loss"))
-    assert line.startswith("loss  █")
-    assert line.endswith("▁  0.05")
-    (folder / "metrics.jsonl").write_text('{"step": 1, "train/lr": 1, "train/lm_loss": 1.0}\n' * 3)
-    assert "▁▁▁" in screen(one)
 
 
 def test_ctrl_c_ends_it_without_a_word(

@@ -74,27 +74,6 @@ def figures_in(parsed: Parsed) -> list[Any]:
     return json.loads(parsed.scripts[0])
 
 
-def test_the_page_of_a_run_is_complete(make_run_folder: Make) -> None:
-    folder = make_run_folder(steps=40, score=0.75)
-    parsed = written(folder)
-    assert (folder / "report.html").is_file()
-    for words in (
-        *("run", "75.0 %", "12,345 parameters", "40 steps", "6 min 10 s", "1 warning"),
-        *("after step 20 the logits are flat", "trm trained on data/easy", "ACT steps"),
-        *("task one", "place 1", "puzzle 19", "arch.hidden_size", "3 of 4 votes"),
-    ):
-        assert words in parsed.text, words
-    headings = re.findall(r"<h2[^>]*>([^<]*)", (folder / "report.html").read_text())
-    assert headings == [
-        *("Training", "Diagnosis", "Evaluations", "Puzzle by puzzle", "The hardest failures"),
-        *("ARC tasks and their votes", "Settings"),
-    ]
-    assert len(figures_in(parsed)) == len(
-        [a for a in parsed.named("div") if a.get("class") == "plot"]
-    )
-    assert "What could not be read" not in parsed.text
-
-
 def test_nothing_is_loaded_and_only_two_scripts_may_run(make_run_folder: Make) -> None:
     parsed = written(make_run_folder())
     loads = {"src", "srcset", "data", "action", "formaction", "poster", "background", "xlink:href"}
@@ -224,35 +203,6 @@ def test_a_killed_report_leaves_the_old_page(
 
 
 # Several runs
-
-
-def test_several_runs_are_compared(
-    make_run_folder: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    runs = [make_run_folder(n, settings={"lr": lr}) for n, lr in (("a", 0.1), ("b", 0.2))]
-    parsed = written(*runs)
-    assert (tmp_path / "report.html").is_file()
-    assert "a · b" in parsed.text
-    (settings,) = re.findall(
-        r"Settings that differ</h2>(.*)</section>", (tmp_path / "report.html").read_text()
-    )
-    assert re.findall('<th scope="row">([^<]*)<', settings) == ["lr"]
-
-
-def test_a_sweep_has_a_table_and_parallel_coordinates(make_sweep: Make) -> None:
-    sweep = make_sweep(rates=(1e-3, 3e-3, 1e-2), seeds=3)
-    parsed = written(sweep)
-    assert (sweep / "report.html").is_file()
-    (coordinates,) = [one for one in figures_in(parsed) if one["selects"]]
-    axes = [note["text"] for note in coordinates["layout"]["annotations"]]
-    assert axes[:3] == ["lr", "seed", "solved by search"]
-    assert len(coordinates["data"]) == 9
-    assert "best of 9 runs: lr-0.01__seed-2" in parsed.text
-    text = (sweep / "report.html").read_text().partition("</tbody>")[0]
-    rows = re.findall(r'<tr><th scope="row">(lr-[^<]*(?:<wbr>[^<]*)*)</th>', text)
-    assert len(rows) == 9
-    assert rows[0].replace("<wbr>", "") == "lr-0.01__seed-2"  # The best one first.
 
 
 def test_runs_of_the_same_name_are_told_apart(make_run_folder: Make, tmp_path: Path) -> None:

@@ -138,13 +138,10 @@ def test_standard_input_is_read_without_another_source(monkeypatch: pytest.Monke
     assert [place for place, _ in read] == ["standard input: line 1", "standard input: line 2"]
 
 
-def test_standard_input_that_is_no_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_is_not_waited_for_and_text_it_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe12"), "utf-8"))
     with pytest.raises(DatasetError, match="standard input: not text"):
         list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None))
-
-
-def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdin", terminal)
@@ -200,66 +197,23 @@ def test_grids_show_their_boxes_and_marks() -> None:
     assert np.array_equal(parse_puzzle("".join(lines).replace("!", "")), grid)
 
 
-def test_nine_by_nine_has_three_boxes_a_side() -> None:
-    lines = grid_lines(SUDOKU.board(9), panel_of(np.ones((9, 9), np.int8)))
-    assert lines[0] == lines[4] == lines[8] == lines[12] == "+-------+-------+-------+"
-    assert lines[1] == "| . . . | . . . | . . . |"
-
-
 def test_the_description_says_what_happened() -> None:
     solution = parse_puzzle("1234341221434321")
     question = np.where(np.eye(4, dtype=bool), solution, 0).astype(np.int8)
-    first = solution.copy()
-    first[0, 1] = 0
-    q_halt = np.array([0.25, 0.5, 0.875], np.float32)
-    reasoning = Reasoning(
-        Puzzle(SUDOKU, question),
-        np.stack([first, solution, solution]),
-        log_prob=-0.125,
-        confidence=0.75,
-        q_halt=q_halt,
-        q_continue=1 - q_halt,
-        halts=q_halt > 0.6,
-    )
-    text = solve.describe(reasoning, learns_continue=True)
-    assert "a valid Sudoku that keeps the clues; Q confidence: 87.5%" in text
-    assert "answer confidence: 75.0%; log-probability: -0.12" in text
-    table = [line.split() for line in text.splitlines() if line.strip()[:1].isdigit()]
-    assert table == [
-        ["1", "11", "1", "25.0%", "75.0%"],
-        ["2", "1", "0", "50.0%", "50.0%"],
-        ["3", "0", "0", "87.5%", "12.5%"],
-    ]
-    assert text.endswith("settled at step 2 of 3; would halt by itself after step 3")
-
-    chosen = dataclasses.replace(reasoning, chain=2, num_chains=8, num_agreeing=5)
-    assert "chain 3 of 8 answers; 5 of them give this answer" in solve.describe(
-        chosen, learns_continue=True
-    )
-    assert "chain" not in text
-    alone = dataclasses.replace(chosen, num_agreeing=1)
-    assert "1 of them gives this answer" in solve.describe(alone, learns_continue=True)
-
-    often = np.repeat([0.5], 9).astype(np.float32)
-    long = dataclasses.replace(
-        reasoning,
-        answers=np.stack([first, *[solution] * 8]),
-        q_halt=often,
-        q_continue=often,
-        halts=often > 1,
-    )
+    first = np.where(np.arange(16).reshape(4, 4) == 1, 0, solution)
+    q, answers = np.full(9, 0.5, np.float32), np.stack([first, *[solution] * 8])
+    long = Reasoning(Puzzle(SUDOKU, question), answers, -1, 0.5, q, q, q > 1)
     *_, last, collapsed, ending = solve.step_lines(long, learns_continue=False)
     assert last.split()[:2] == ["2", "1"]
     assert collapsed == "steps 3 to 9: no cell changed"
     assert ending == "settled at step 2 of 9"
-
-    without = Reasoning(
-        reasoning.puzzle, first[None], -1, 0.5, q_halt[:1], q_halt[:1], np.array([False])
-    )
+    short = {"answers": first[None], "q_halt": q[:1], "q_continue": q[:1], "halts": q[:1] > 1}
+    without = dataclasses.replace(long, **short)
     text = solve.describe(without, learns_continue=False)
     assert "not a solution: 1 cell cannot stay" in text
-    assert "Q continue" not in text
     assert text.endswith("not settled: step 1 of 1 still changed 11 cells")
     assert "this puzzle has several solutions" in text
     known = dataclasses.replace(without, puzzle=Puzzle(SUDOKU, question, solution))
     assert "solutions" not in solve.describe(known, learns_continue=False)
+    alone = dataclasses.replace(long, num_chains=8, num_agreeing=1)
+    assert "1 of them gives this answer" in solve.describe(alone, learns_continue=False)
