@@ -31,27 +31,10 @@ def test_words_are_text_whatever_they_say() -> None:
     assert not list(text)
 
 
-def test_frames_lie_inside() -> None:
-    picture = Picture(10, 10)
-    picture.frame(2, 2, 6, 6, 1, "#0000ff")
-    image = picture.image()
-    blue = sum(image.getpixel((x, y)) == (0, 0, 255) for x in range(10) for y in range(10))
-    assert blue == 20
-
-
 def test_on_dark_paper_light_is_dark_and_hues_stay() -> None:
     paper, ink, red = map(darkened, ("#ffffff", "#16202c", "#c81e1e"))
     assert int(paper[1:3], 16) < 40 < 180 < int(ink[1:3], 16)
     assert int(red[1:3], 16) > 2 * int(red[3:5], 16)
-
-
-def test_letters_do_not_touch() -> None:
-    picture = Picture(60, 30)
-    picture.words(4, 15, "ll", 20, "#000000", bold=True, anchor="start")
-    image = picture.image().convert("L")
-    columns = [min(image.getpixel((x, y)) for y in range(30)) for x in range(60)]
-    inked = [x for x, value in enumerate(columns) if value < 100]
-    assert max(columns[inked[0] : inked[-1]]) > 150
 
 
 def test_without_pillow_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,9 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from apps.reports import solving as solve
-from apps.reports.boards import panel_of
-from apps.reports.terminal import grid_lines
 from dataset.format.writing import write_puzzles
 from dataset.kinds.arc import ARC
-from dataset.kinds.base import Kind, Puzzle
+from dataset.kinds.base import Puzzle
 from dataset.kinds.maze import MAZE
 from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku.rules import parse_puzzle
@@ -46,15 +44,7 @@ def test_other_settings_are_left_to_hydra() -> None:
         assert solve.quoted(override) == override
 
 
-def test_lines_are_read_with_their_numbers() -> None:
-    lines = ["1..............4\n", "\n", "  .234.............\n"]
-    read = list(solve.parse_lines(lines[:2] + ["................"], "f.txt"))
-    assert [place for place, _ in read] == ["f.txt: line 1", "f.txt: line 3"]
-    assert read[0][1].question[3, 3] == 4
-    with pytest.raises(DatasetError, match=r"f\.txt: line 3: 17 cells"):
-        list(solve.parse_lines(lines, "f.txt"))
-
-
+CSV_HEADER = "source,question,answer,rating\n"
 EASY = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 
 
@@ -83,26 +73,54 @@ def test_sudokus_are_read_as_people_write_them(mark: str, rule: str) -> None:
     assert (four.question.size, large.question.size) == (16, 36)
 
 
-def test_a_bad_sudoku_in_rows_is_named_by_its_first_line() -> None:
-    lines = drawn(".", "")
-    with pytest.raises(DatasetError, match=r"f\.txt: line 13: 80 cells"):
-        list(
-            solve.parse_lines(
-                [*lines, "5 3 . . 7 . . . .", *lines[1:10], "1 2 3 4 5 6 7 8"], "f.txt"
-            )
-        )
+MAZE_TEXT = "S   #  G" + "#" * 8
+SOURCES = {
+    "lines": (["1..............4\n", "\n", "." * 16], ["line 1", "line 3"]),
+    "a bad line": (["1..............4", "", "  .234............."], "line 3: 17 cells"),
+    "rows": ([*drawn(".", ""), *drawn(".", "")], ["line 1", "line 13"]),
+    "bad rows": (
+        [*drawn(".", ""), "5 3 . . 7 . . . .", *drawn(".", "")[1:10], "1 2 3 4 5 6 7 8"],
+        "line 13: 80 cells",
+    ),
+    "a builder's Sudoku": ([CSV_HEADER, f'"a,b",{EASY},,3\n'], ["line 2"]),
+    "a builder's maze": ([CSV_HEADER, f'"a,b",{MAZE_TEXT},,3\n'], ["line 2"]),
+    "a builder's bad line": ([CSV_HEADER, "x,12,12,0\n"], "line 2: 2 cells"),
+}
 
 
-@pytest.mark.parametrize(("question", "kind"), [(EASY, SUDOKU), ("S   #  G" + "#" * 8, MAZE)])
-def test_a_csv_file_of_a_builder_is_read(question: str, kind: Kind) -> None:
-    lines = ["source,question,answer,rating\n", f'"a,b",{question},,3\n', "x,12,12,0\n"]
-    (place, puzzle) = next(read := solve.parse_lines(lines, "f.csv"))
-    assert (place, puzzle.kind) == ("f.csv: line 2", kind)
-    with pytest.raises(DatasetError, match=r"f\.csv: line 3: 2 cells"):
-        next(read)
+@pytest.mark.parametrize("name", SOURCES)
+def test_texts_are_read_with_the_numbers_of_their_lines(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, told = SOURCES[name]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(line.strip("\n") for line in lines)))
+    read = solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None)
+    if isinstance(told, str):
+        with pytest.raises(DatasetError, match=f"standard input: {told}"):
+            list(read)
+    else:
+        found = list(read)
+        assert [place for place, _ in found] == [f"standard input: {place}" for place in told]
+        assert {puzzle.kind for _, puzzle in found} == {MAZE if "maze" in name else SUDOKU}
 
 
-def test_puzzles_of_a_data_set_are_asked_for_by_number(sudoku_data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [(io.TextIOWrapper(io.BytesIO(b"\xff\xfe12"), "utf-8"), "not text"), (None, "puzzle=")],
+)
+def test_what_is_no_text_is_refused_and_a_terminal_not_waited_for(
+    source: Any, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", source or terminal)
+    with pytest.raises((ConfigError, DatasetError), match=told):
+        list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None))
+
+
+def test_puzzles_of_a_data_set_are_asked_for_by_number(
+    sudoku_data: Path, tasks_data: Path, tmp_path: Path
+) -> None:
     inputs = np.load(sudoku_data / "test" / "all__inputs.npy")
     trained = trained_on(None, data_path=str(sudoku_data))
 
@@ -113,6 +131,9 @@ def test_puzzles_of_a_data_set_are_asked_for_by_number(sudoku_data: Path, tmp_pa
     puzzles = read(index=[7, 2])
     assert [(puzzle.row, puzzle.place) for puzzle in puzzles] == [(7, "puzzle 7"), (2, "puzzle 2")]
     assert np.array_equal(puzzles[0].tokens, inputs[7])
+    assert np.array_equal([puzzle.tokens for puzzle in read(count=99)], inputs)
+    with pytest.raises(DatasetError, match="9 cells are no Sudoku, maze or ARC puzzles"):
+        read(count=3, data_path=str(tasks_data))
     with pytest.raises(ConfigError, match="index=10: .* has puzzles 0 to 9"):
         read(index=10)
     with pytest.raises(ConfigError, match="set=easy: .* has the sets all"):
@@ -132,39 +153,6 @@ def test_puzzles_of_a_data_set_are_asked_for_by_number(sudoku_data: Path, tmp_pa
     assert [puzzle.place for puzzle in read(count=11)][9:] == ["all, puzzle 9", "all1, puzzle 0"]
 
 
-def test_standard_input_is_read_without_another_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("................\n...............2\n"))
-    read = list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None))
-    assert [place for place, _ in read] == ["standard input: line 1", "standard input: line 2"]
-
-
-def test_a_terminal_is_not_waited_for_and_text_it_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe12"), "utf-8"))
-    with pytest.raises(DatasetError, match="standard input: not text"):
-        list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None))
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr("sys.stdin", terminal)
-    with pytest.raises(ConfigError, match="puzzle="):
-        list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None))
-
-
-def test_the_first_puzzles_of_a_data_set_are_read(sudoku_data: Path) -> None:
-    config = SolveConfig(checkpoint="x", count=3)
-    trained = trained_on(None, data_path=str(sudoku_data))
-    inputs = np.load(sudoku_data / "test" / "all__inputs.npy")
-    read = [puzzle.question for _, puzzle in solve.read_puzzles(config, trained, None)]
-    assert np.array_equal(np.stack(read).reshape(3, 16) + 1, inputs[:3])
-    more = SolveConfig(checkpoint="x", count=99, data_path=str(sudoku_data))
-    assert len(list(solve.read_puzzles(more, trained_on(None), None))) == len(inputs)
-
-
-def test_a_data_set_of_something_else_is_refused(tasks_data: Path) -> None:
-    config = SolveConfig(checkpoint="x", count=3, data_path=str(tasks_data))
-    with pytest.raises(DatasetError, match="9 cells are no Sudoku, maze or ARC puzzles"):
-        list(solve.read_puzzles(config, trained_on(None), None))
-
-
 def test_the_kind_is_that_of_the_model() -> None:
     assert solve.kind_read_by(trained_on(DataFacts(8, 36, 1))) is SUDOKU
     assert solve.kind_read_by(trained_on(DataFacts(6, 900, 1))) is MAZE
@@ -174,27 +162,6 @@ def test_the_kind_is_that_of_the_model() -> None:
         solve.kind_read_by(trained_on(DataFacts(11, 900, 1)))
     with pytest.raises(CheckpointError, match="12 tokens and 80 cells"):
         solve.kind_read_by(trained_on(DataFacts(12, 80, 1)))
-
-
-def test_grids_show_their_boxes_and_marks() -> None:
-    grid, marked = np.zeros((6, 6), np.int8), np.zeros((6, 6), bool)
-    grid[0, 0], grid[1, 2], grid[-1, -1] = 1, 2, 6
-    marked[1, 2] = True
-    tokens = SUDOKU.to_tokens(grid).reshape(grid.shape)
-    lines = grid_lines(SUDOKU.board(6), panel_of(tokens, marked=marked))
-    assert lines == [
-        "+-------+-------+",
-        "| 1 . . | . . . |",
-        "| . .!2 | . . . |",
-        "+-------+-------+",
-        "| . . . | . . . |",
-        "| . . . | . . . |",
-        "+-------+-------+",
-        "| . . . | . . . |",
-        "| . . . | . . 6 |",
-        "+-------+-------+",
-    ]
-    assert np.array_equal(parse_puzzle("".join(lines).replace("!", "")), grid)
 
 
 def test_the_description_says_what_happened() -> None:
