@@ -263,7 +263,7 @@ def parallel_coordinates(
         for height, text in ticks
     ]
     layout = _axes_layout(len(axes), band) | {"annotations": notes}
-    return Figure(f"Settings beside the {title}", caption, data, layout, wide=True, selects=True)
+    return Figure(f"Settings beside the {title}", caption, data, layout, selects=True)
 
 
 def _line_of_run(

@@ -26,15 +26,14 @@ class Figure:
 
     Attributes:
         data, layout: as plotly has them.
-        wide: over the whole width of the page.
-        selects: a box that is drawn leaves the curves alone that pass through it.
+        selects: it is as wide as the page, and a box that is drawn in it leaves the curves alone
+            that pass through it.
     """
 
     title: str
     caption: str
     data: list[dict[str, Any]]
     layout: dict[str, Any] = field(default_factory=dict)
-    wide: bool = False
     selects: bool = False
 
     def to_json(self) -> dict[str, Any]:

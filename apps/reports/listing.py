@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,42 +25,29 @@ _MAX_EVENTS = 8
 _LEAST_NAME, _LEAST_FOLDER = 12, 16
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A run and where it stands."""
-
-    folder: Path
-    status: Status
-
-    @property
-    def name(self) -> str:
-        return shown(self.folder.resolve().name, 60)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what is listed; null is what nothing tells."""
-        names = ("state", "detail", "step", "total_steps", "score", "measure", "loss")
-        status = {name: getattr(self.status, name) for name in (*names, "seconds", "seconds_left")}
-        return {"run": self.folder.resolve().name, **status, "folder": str(self.folder)}
+def as_json(one: Status) -> dict[str, Any]:
+    """Return where a run stands; null is what nothing tells."""
+    names = ("state", "detail", "step", "total_steps", "score", "measure", "loss", "seconds")
+    status = {name: getattr(one, name) for name in (*names, "seconds_left")}
+    return {"run": one.folder.resolve().name, **status, "folder": str(one.folder)}
 
 
-def list_runs(folder: Path) -> list[Listed]:
+def list_runs(folder: Path) -> list[Status]:
     """Return all runs in a folder and below: those at work first, then by their last change."""
-    runs = [Listed(run, read_status(run)) for run in find_runs(folder)]
-    return sorted(runs, key=lambda one: (one.status.state != "running", -_changed(one.folder)))
+
+    def order(one: Status) -> tuple[bool, float]:
+        changed = max(modified(one.folder / METRICS_FILE), modified(one.folder))
+        return one.state != "running", -changed
+
+    return sorted(map(read_status, find_runs(folder)), key=order)
 
 
-def _changed(folder: Path) -> float:
-    return max(modified(folder / METRICS_FILE), modified(folder))
-
-
-def as_text(runs: Sequence[Listed], *, in_colour: bool, width: int | None = None) -> str:
+def as_text(runs: Sequence[Status], *, in_colour: bool, width: int | None = None) -> str:
     """Return a table with a line for each run, of at most `width` characters: folders and names
     that are too long lose their beginning, or their end.
     """
     header = ["state", "run", "step", "best score", "last loss", "time left", "folder"]
-    rows = [
-        [one.status.state, one.name, *_cells(one.status), shown(one.folder, 200)] for one in runs
-    ]
+    rows = [[one.state, one.name, *_cells(one), shown(one.folder, 200)] for one in runs]
     first, *lines = in_columns(_fitted([header, *rows], width)).split("\n")
     if in_colour:
         painted = {name: f"\x1b[{colour}m{name}\x1b[0m" for name, colour in _COLOURS.items()}
@@ -95,26 +81,26 @@ def _cells(status: Status) -> list[str]:
     return [steps, score, loss, left]
 
 
-def frames(folder: Path, interval: float, width: int) -> Iterator[tuple[list[Listed], str]]:
+def frames(folder: Path, interval: float, width: int) -> Iterator[tuple[list[Status], str]]:
     """Yield where a run stands and a screen that shows it, again and again, until it is done; its
     folder need not be there yet.
     """
     while True:
-        one = Listed(folder, read_status(folder))
+        one = read_status(folder)
         yield [one], screen(one, width)
-        if one.status.state == "done":
+        if one.state == "done":
             return
         time.sleep(interval)
 
 
-def frames_of_all(folder: Path, interval: float, width: int) -> Iterator[tuple[list[Listed], str]]:
+def frames_of_all(folder: Path, interval: float, width: int) -> Iterator[tuple[list[Status], str]]:
     """Yield where the runs in a folder stand that are at work, or were when it was last looked, and
     a screen that shows them, again and again; where none is at work, it waits for the next one.
     """
-    alive, ended = set[Path](), list[Listed]()
+    alive, ended = set[Path](), list[Status]()
     while True:
         runs = list_runs(folder)
-        at_work = [one for one in runs if one.status.state == "running"]
+        at_work = [one for one in runs if one.state == "running"]
         gone = [one for one in runs if one.folder in alive and one not in at_work]
         alive = {one.folder for one in at_work}
         ended = [one for one in [*gone, *ended] if one.folder not in alive][:_MAX_EVENTS]
@@ -123,7 +109,7 @@ def frames_of_all(folder: Path, interval: float, width: int) -> Iterator[tuple[l
 
 
 def _screen_of_all(
-    at_work: Sequence[Listed], ended: Sequence[Listed], folder: Path, width: int
+    at_work: Sequence[Status], ended: Sequence[Status], folder: Path, width: int
 ) -> str:
     """Return one run at work in full, several in a table with a bar for each; below, those that
     have ended meanwhile.
@@ -133,20 +119,19 @@ def _screen_of_all(
         parts = [screen(at_work[0], width)]
     elif at_work:
         parts = [as_text(at_work, in_colour=False, width=width)]
-        parts += ["\n".join([one.name, *_progress(one.status)]) for one in at_work]
+        parts += ["\n".join([one.name, *_progress(one)]) for one in at_work]
     if ended:
         parts.append(f"ended:\n{as_text(ended, in_colour=False, width=width)}")
     return "\n\n".join(parts)
 
 
-def screen(one: Listed, width: int = 100) -> str:
+def screen(one: Status, width: int = 100) -> str:
     """Return what is known of a run, as lines of at most `width` characters."""
-    status = one.status
     records = list(islice(last_records(one.folder / METRICS_FILE), _MAX_SHOWN))[::-1]
-    _, score, loss, left = _cells(status)
-    detail = f" ({shown(status.detail, 100)})" if status.detail else ""
-    lines = [f"{one.name}: {status.state}{detail}", shown(one.folder, 200), ""]
-    lines += _progress(status)
+    _, score, loss, left = _cells(one)
+    detail = f" ({shown(one.detail, 100)})" if one.detail else ""
+    lines = [f"{one.name}: {one.state}{detail}", shown(one.folder, 200), ""]
+    lines += _progress(one)
     lines.append(f"time left {left}, last loss {loss}, best score {score}")
     for name, title in (("train/lm_loss", "loss"), ("train/exact_accuracy", "exact")):
         values = [value for r in records if (value := number(r.get(name))) is not None]

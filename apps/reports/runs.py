@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from apps.reports.comparison import seed_table
-from apps.reports.listing import Listed, as_text, frames, frames_of_all, list_runs
+from apps.reports.listing import as_json, as_text, frames, frames_of_all, list_runs
 from apps.reports.reading import read_run
+from apps.reports.status import Status
 from apps.sweeps.table import WRITERS
 from runtime.errors import ConfigError, exit_code
 from runtime.process import print_error
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.watch is not None:
             watch(options.folder, options.watch, max(0.1, options.interval))
         else:
-            show(_runs(options.folder), as_json=options.json)
+            show(_runs(options.folder), for_programs=options.json)
     except ConfigError as error:
         print_error(str(error))
         return exit_code(error) or 1
@@ -56,16 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _runs(folder: Path) -> list[Listed]:
+def _runs(folder: Path) -> list[Status]:
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; runs.py FOLDER looks elsewhere")
     return list_runs(folder)
 
 
-def show(runs: Sequence[Listed], *, as_json: bool) -> None:
+def show(runs: Sequence[Status], *, for_programs: bool) -> None:
     """Print the list of runs."""
-    if as_json:
-        sys.stdout.write(json.dumps([one.to_json() for one in runs], indent=1) + "\n")
+    if for_programs:
+        sys.stdout.write(json.dumps(list(map(as_json, runs)), indent=1) + "\n")
     elif runs:
         width, in_colour = terminal_width(sys.stdout), colours(sys.stdout)
         sys.stdout.write(as_text(runs, in_colour=in_colour, width=width) + "\n")
@@ -98,7 +99,7 @@ def watch(folder: Path, run: Path | Literal[True], interval: float) -> None:
             sys.stdout.write(f"{_CLEAR * is_terminal}{screen}\n")
             told[folder] = None
         for one in () if is_terminal else runs:
-            place = (one.status.state, one.status.step)
+            place = (one.state, one.step)
             if told.get(one.folder) != place:
                 told[one.folder] = place
                 sys.stdout.write(as_text([one], in_colour=False).split("\n")[1] + "\n")

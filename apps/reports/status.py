@@ -48,6 +48,7 @@ class Status:
     """Where a run stands; None is what nothing tells.
 
     Attributes:
+        folder: of the run.
         state: running: a live process has its lock. done: the schedule has ended. failed: its last
             loss was not finite. stopped: anything else that has begun. new: nothing was written.
         detail: more words on it.
@@ -60,6 +61,7 @@ class Status:
         newest: what the newest checkpoint that can be read says.
     """
 
+    folder: Path
     state: State
     detail: str = ""
     step: int | None = None
@@ -70,6 +72,10 @@ class Status:
     seconds: float | None = None
     pace: float | None = None
     newest: RunState | None = None
+
+    @property
+    def name(self) -> str:
+        return shown(self.folder.resolve().name, 60)
 
     @property
     def steps_ahead(self) -> int:
@@ -119,6 +125,7 @@ def read_status(folder: Path) -> Status:
     state, detail = _state(folder, newest, train, step)
     is_running = state == "running"
     return Status(
+        folder,
         state,
         detail,
         step,
@@ -198,9 +205,12 @@ def _state(
     if owner is not None and not owner.is_gone:
         silent = time.time() - modified(folder / METRICS_FILE)
         if owner.host == socket.gethostname() or silent < _SILENT_SECONDS:
-            # It may be writing its last page, after its last checkpoint.
-            has_ended = ended and newest and _is_own(folder, newest, owner)
-            return ended if ended and has_ended else ("running", str(owner))
+            # It may be writing its last page, after the last checkpoint that it wrote.
+            began = _began(owner)  # In whole seconds.
+            if ended and newest and began is not None:
+                written = modified(checkpoint_path(folder, newest.step) / STATE)
+                return ended if written >= began + 1 else ("running", str(owner))
+            return "running", str(owner)
         return "stopped", f"{owner} holds it, and has written nothing for {silent / 3600:.0f} hours"
     if train is not None and number(train.get("train/lm_loss")) is None:
         return "failed", f"the loss was not finite at step {train['step']:,}"
@@ -227,13 +237,6 @@ def _end(newest: RunState) -> tuple[State, str] | None:
     if type(limit) is int and newest.step >= limit:
         return "stopped", f"at max_steps={limit}"
     return None
-
-
-def _is_own(folder: Path, newest: RunState, owner: Owner) -> bool:
-    """Whether a checkpoint was written since its run's folder has its owner."""
-    began = _began(owner)  # In whole seconds.
-    written = modified(checkpoint_path(folder, newest.step) / STATE)
-    return began is not None and written >= began + 1
 
 
 def _began(owner: Owner) -> float | None:

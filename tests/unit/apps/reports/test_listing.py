@@ -61,7 +61,7 @@ def test_a_folder_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_run_is_followed_from_before_it_begins(make_run_folder: Make, tmp_path: Path) -> None:
     shown_frames = frames(tmp_path / "run", 0.0, 80)
     (one,), text = next(shown_frames)
-    assert one.status.state == "new"
+    assert one.state == "new"
     assert "nothing was written yet" in text
     folder = make_run_folder()
     path, lines = folder / "metrics.jsonl", (folder / "metrics.jsonl").read_text().splitlines()
@@ -71,10 +71,10 @@ def test_a_run_is_followed_from_before_it_begins(make_run_folder: Make, tmp_path
     with run_lock(folder):
         path.write_text("\n".join(lines[:15]) + "\n" + lines[15][:20])
         (one,), text = next(shown_frames)
-        assert (one.status.state, one.status.step) == ("running", 15)
+        assert (one.state, one.step) == ("running", 15)
         path.write_text("\n".join(lines[:31]) + "\n")
         (one,), text = next(shown_frames)
-    assert one.status.step == 30
+    assert one.step == 30
     assert "step 30 of 100" in text
     assert re.search(r"30 of 100, \d[\d.e+]* a second", text)
     assert "[##################....." in text
@@ -82,7 +82,7 @@ def test_a_run_is_followed_from_before_it_begins(make_run_folder: Make, tmp_path
     assert "warning: after step 20 the logits are flat" in text
     assert len(text.splitlines()) < 20
     state.write_text(json.dumps(content))
-    assert [one.status.state for (one,), _ in islice(shown_frames, 2)] == ["done"]
+    assert [one.state for (one,), _ in islice(shown_frames, 2)] == ["done"]
 
 
 def test_all_runs_at_work_are_followed_and_none_that_is_done(make_run_folder: Make) -> None:

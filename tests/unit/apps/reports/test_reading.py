@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from apps.reports import reading
-from apps.reports.listing import Listed, as_text
+from apps.reports.listing import as_text
 from apps.reports.reading import find_runs, lines_of, read_run
 from apps.reports.tables import headline
 
@@ -291,4 +291,4 @@ def test_votes_of_the_course_of_a_run_have_an_interval(make_run_folder: Make) ->
     assert found is not None
     assert (found.name, found.words) == ("ARC pass@2", "10 tasks, in the run, step 41")
     assert (run.status.score, run.status.measure) == (0.2, "eval/arc/pass@2")
-    assert "20.0 % (ARC pass@2)" in as_text([Listed(folder, run.status)], in_colour=False)
+    assert "20.0 % (ARC pass@2)" in as_text([run.status], in_colour=False)
