@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apps.reports.asking import note_on
 from apps.reports.boards import Board, asked, draw, draw_panels, panels_of
-from apps.viewer.shelf import MISTAKES, Filter, Model, Shelf, at
+from apps.viewer.shelf import MISTAKES, Filter, Model, Shelf, at, label
 from apps.viewer.thinking import Asked, Event, Thinker, svg_of
 from dataset.arc.tasks import Task, encode_canvas, parse_task
 from dataset.kinds.arc import ARC, arc_puzzles
@@ -228,14 +228,14 @@ class _Desk:
         """Draw a puzzle, with the demonstrations of its task, and say what is known of it."""
         request = validate(PuzzleRequest, sent)
         typed, puzzle = request.puzzle, self._puzzle(request.puzzle, self._model(request.model))
-        label, pairs = puzzle.name, list[Puzzle]()
+        pairs = list[Puzzle]()
         if typed.data is not None:
-            data, row = self._shelf.data[typed.data], typed.row or 0
-            label, pairs = data.label(row), data.demonstrations(row)
+            pairs = self._shelf.data[typed.data].demonstrations(puzzle)
         elif typed.task is not None:
             pairs = _demonstrations(_task(typed))
+        called = puzzle.name if typed.data is None else label(puzzle)
         told = {"svg": svg_of(asked(puzzle)), "text": _text(puzzle), "note": note_on(puzzle)}
-        return {**told, "label": label, "pairs": [_pair_drawn(pair) for pair in pairs]}
+        return {**told, "label": called, "pairs": [_pair_drawn(pair) for pair in pairs]}
 
     def example(self, sent: Any) -> Event:
         """Choose a puzzle of a model's data, its own and what it was not trained on first; without
@@ -268,11 +268,12 @@ class _Desk:
         has_clues = data.look.cells == "written"
         told = {n: v for n, v in shown.figures.items() if len(v) and (n != "clues" or has_clues)}
         rows = found[here].tolist()
+        puzzles = dict(zip(rows, data.puzzles(rows), strict=True))
         return {
             "total": len(found),
             "rows": [
-                {"row": row, "words": shown.described(row), "svg": draw(asked(puzzle)).svg()}
-                for row, puzzle in zip(rows, data.puzzles(rows), strict=True)
+                {"row": row, "words": shown.described(row, one), "svg": draw(asked(one)).svg()}
+                for row, one in puzzles.items()
             ],
             "bounds": {name: [v.min().item(), v.max().item()] for name, v in told.items()},
             "names": {name: _FIGURES.get(name, name.replace("_", " ")) for name in told},

@@ -158,14 +158,10 @@ class Data:
         return self.kind.board(isqrt(self.dataset.metadata.seq_len))
 
     @cached_property
-    def ends(self) -> dict[str, int]:
-        """Of each set the row, counted over all sets, behind its last one."""
+    def starts(self) -> dict[str, int]:
+        """Of each set the row, counted over all sets, of its first puzzle; of "" one behind all."""
         sizes = [arrays.num_examples for arrays in self.dataset.sets.values()]
-        return dict(zip(self.dataset.sets, np.cumsum(sizes).tolist(), strict=True))
-
-    def start(self, set_name: str) -> int:
-        """Return the row, counted over all sets, of a set's first puzzle."""
-        return self.ends[set_name] - self.dataset.sets[set_name].num_examples
+        return dict(zip([*self.dataset.sets, ""], [0, *np.cumsum(sizes).tolist()], strict=True))
 
     def puzzles(self, rows: Sequence[int]) -> list[Puzzle]:
         """Return the puzzles of rows, counted over all sets.
@@ -173,7 +169,7 @@ class Data:
         Raises:
             DatasetError: there is no such row.
         """
-        number = max(self.ends.values(), default=0)
+        number = self.starts[""]
         for row in rows:
             if not 0 <= row < number:
                 raise DatasetError(f"{self.folder}: has {number} puzzles, none with number {row}")
@@ -181,17 +177,15 @@ class Data:
         found = dict(zip(ordered, puzzles_of(self.dataset, self.kind, ordered), strict=True))
         return [found[row] for row in rows]
 
-    def demonstrations(self, row: int) -> list[Puzzle]:
+    def demonstrations(self, own: Puzzle) -> list[Puzzle]:
         """Return up to 10 pairs that show what an ARC task asks for: the pairs of its training
-        data, without augmentations, that are not the row's own; of other kinds none.
+        data, without augmentations, that are not the puzzle's own; of other kinds none.
         """
         if self.kind is not ARC or not (self.folder / "train" / METADATA_NAME).is_file():
             return []
-        train, (own,) = _training_data(self.folder), self.puzzles([row])
-        task = _task_of(own.name)
-        pairs = train.puzzles(
-            [at for at in train.listed.tolist() if _task_of(train.names[at]) == task]
-        )
+        train = _training_data(self.folder)
+        tasks = {row: _task_of(train.names[row]) for row in train.listed.tolist()}
+        pairs = train.puzzles([row for row, task in tasks.items() if task == _task_of(own.name)])
         others = [one for one in pairs if (one.question != own.question).any()]
         return [one for one in others if one.target is not None][:10]
 
@@ -200,10 +194,9 @@ class Data:
         """The names of ARC puzzles, by row; of other kinds none."""
         if self.kind is not ARC:
             return []
-        identifiers = np.array(identifiers_of(self.dataset))
-        sets = self.dataset.sets.values()
+        known, sets = identifiers_of(self.dataset), self.dataset.sets.values()
         of_sets = (np.repeat(one.puzzle_identifiers, np.diff(one.puzzle_indices)) for one in sets)
-        return identifiers[np.concatenate(list(of_sets))].tolist()
+        return [known[identifier] for of_set in of_sets for identifier in of_set.tolist()]
 
     @cached_property
     def _originals(self) -> dict[str, np.ndarray]:
@@ -222,7 +215,7 @@ class Data:
     @cached_property
     def listed(self) -> np.ndarray:
         """The rows of the original puzzles, counted over all sets, int64."""
-        rows = [rows + self.start(name) for name, rows in self._originals.items()]
+        rows = [rows + self.starts[name] for name, rows in self._originals.items()]
         return np.concatenate(rows)
 
     @cached_property
@@ -254,21 +247,18 @@ class Data:
             chosen &= np.array(fits, bool)
         return self.listed[chosen]
 
-    def label(self, row: int) -> str:
-        """Return a puzzle's number in its set, as records have it, with the set's name where there
-        are several; of an ARC puzzle its task, too.
-        """
-        name = next(name for name, end in self.ends.items() if row < end)
-        of_set = f"{name}, " if len(self.ends) > 1 else ""
-        task = f"task {_task_of(self.names[row])}, " if self.names else ""
-        return f"{task}{of_set}puzzle {row - self.start(name):,}"
-
-    def described(self, row: int) -> str:
+    def described(self, row: int, puzzle: Puzzle) -> str:
         """Return a row that is listed in a line."""
         place = int(np.searchsorted(self.listed, row))
         figures = ((name, values[place]) for name, values in self.figures.items())
         said = (f"{n} {v}" if n == "rating" else f"{v} {n}" for n, v in figures)
-        return ", ".join([self.label(row), *said])
+        return ", ".join([label(puzzle), *said])
+
+
+def label(puzzle: Puzzle) -> str:
+    """Return how people call a puzzle of a data set, of ARC with its task."""
+    task = f"task {_task_of(puzzle.name)}, " if puzzle.name else ""
+    return f"{task}{puzzle.place}"
 
 
 @lru_cache(8)
@@ -303,7 +293,7 @@ class Records:
             names = next(rows, [])
             for cells in rows:
                 line = dict(zip(names, cells, strict=True))
-                row = self.data.start(line.pop("set")) + int(line.pop("index"))
+                row = self.data.starts[line.pop("set")] + int(line.pop("index"))
                 told = {n: number_in(t) for n, t in line.items() if n[:11] != "right_after"}
                 if told.get("exact_accuracy") is not None:
                     found[row] = {n: value for n, value in told.items() if value is not None}
@@ -332,7 +322,7 @@ class Records:
         ]
         return np.array(sorted(rows, key=lambda row: -self.lines[row].get("q_halt", 0.0)), int)
 
-    def described(self, row: int) -> str:
+    def described(self, row: int, puzzle: Puzzle) -> str:
         """Say what the evaluation found about a puzzle."""
         figures, is_written = self.lines[row], self.data.look.cells == "written"
         said = {
@@ -347,7 +337,7 @@ class Records:
             for name, say in said.items()
             if name in figures and (is_written or name != "clues")
         ]
-        return f"{self.data.label(row)}: {', '.join(told)}"
+        return f"{label(puzzle)}: {', '.join(told)}"
 
 
 @dataclass(frozen=True)
