@@ -1,8 +1,7 @@
 """Tables and words of a report: what was found, by whom, and how sure it is."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from apps.reports.html import (
     Cell,
@@ -28,15 +27,8 @@ _IN_RUN = "in the run"
 PLACES = ("run_name", "checkpoint_path", "sweep_name", "project_name")
 
 
-@dataclass(frozen=True)
-class Headline:
-    """The one figure that stands for a run.
-
-    Attributes:
-        name: what it is.
-        estimate: its value, with its interval where there is one.
-        words: of what, and where it is from.
-    """
+class Headline(NamedTuple):
+    """The one figure that stands for a run: what it is, its value, and of what and from where."""
 
     name: str
     estimate: Estimate
@@ -163,30 +155,22 @@ def evaluations_html(run: Run) -> str:
     of_sets = [
         ([words(f"{result.name}{where}"), words(name)], of_set)
         for result in run.results
-        for where, content in (
-            ("", result.content),
-            (", at the halt", at(result.content, "at_halt")),
-        )
-        for name, of_set in items(at(content, "sets"))
+        for where, path in (("", ("sets",)), (", at the halt", ("at_halt", "sets")))
+        for name, of_set in items(at(result.content, *path))
     ]
-    chains, searchers = (
-        [
-            ([words(result.name)], one)
-            for result in run.results
-            for one in listed(at(result.content, key))
-        ]
-        for key in ("chains", "searchers")
+
+    def of_each(key: str) -> list[tuple[list[Cell], Any]]:
+        found = [(result, listed(at(result.content, key))) for result in run.results]
+        return [([words(result.name)], one) for result, several in found for one in several]
+
+    tables = (
+        _table(["evaluation", "set"], of_sets, _FIGURES)
+        + _evaluators_table(run.results)
+        + _table(["thinking longer"], of_each("chains"), _CHAINS)
+        + _table(["search"], of_each("searchers"), _SEARCHERS)
+        + _last_table(run)
     )
-    found = [
-        _table(["evaluation", "set"], of_sets, _FIGURES),
-        _evaluators_table(run.results),
-        _table(["thinking longer"], chains, _CHAINS),
-        _table(["search"], searchers, _SEARCHERS),
-        _last_table(run),
-    ]
-    return (
-        intro("In small print: 95 % confidence intervals.") + "".join(found) if any(found) else ""
-    )
+    return intro("In small print: 95 % confidence intervals.") + tables if tables else ""
 
 
 def _table(

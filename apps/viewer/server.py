@@ -65,14 +65,13 @@ class Typed(Schema):
     row: CountOrZero | None = None
 
 
-class ThinkRequest(Asked):
-    model: CountOrZero
-    puzzle: Typed
-
-
 class PuzzleRequest(Schema):
     model: CountOrZero
     puzzle: Typed
+
+
+class ThinkRequest(PuzzleRequest, Asked):
+    """A puzzle that a model is to think about, and how."""
 
 
 class ExampleRequest(Schema):

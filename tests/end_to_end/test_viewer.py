@@ -603,17 +603,6 @@ def test_a_pasted_puzzle_fills_the_grid(page: Any) -> None:
 
 
 @pytest.mark.slow
-def test_impossible_puzzles_get_a_sentence(page: Any) -> None:
-    ready(page)
-    focus(page)
-    press(page, "1", "1")
-    element(page, "solve").click()
-    until(page, lambda: element(page, "message").text)
-    assert element(page, "verdict").text == ""
-    assert element(page, "message").text == "digit 1 stands twice in row 1"
-
-
-@pytest.mark.slow
 def test_data_sets_are_browsed_and_filtered(page: Any, sudoku_data: Path) -> None:
     ready(page)
     element(page, "tab-data").click()
