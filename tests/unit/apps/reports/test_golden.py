@@ -94,7 +94,7 @@ def test_pages_of_a_run(make_run_folder: Make, tmp_path: Path) -> None:
 
 
 def test_pages_of_several_runs(make_run_folder: Make, make_sweep: Make) -> None:
-    check_page("sweep", make_sweep(rates=(1e-3, 3e-3, 1e-2)))
+    check_page("sweep", make_sweep(rates=(1e-3, 3e-3, 1e-2), seeds=4))
     settings = ({"lr": 0.1}, {"lr": 0.2, "arch": {"name": "<hrm>"}})
     check_page("two", *(make_run_folder(f"{s['lr']}", steps=4, settings=s) for s in settings))
 

@@ -219,6 +219,15 @@ def test_means_over_seeds_can_be_taken_along(
     assert capsys.readouterr().out.splitlines()[1] == "0.003,0.625,0.03536,2"
 
 
+def test_a_puzzle_without_grids_is_not_shown_step_by_step(make_run_folder: Make) -> None:
+    path = make_run_folder() / "eval_step_40_records.json"
+    content = json.loads(path.read_text())
+    one = content["sets"]["all"]["failures"]["surest"][0]
+    content["sets"]["all"]["solving"] = one | {"steps": [1, 2], "answers": [[1, 2, 3], "x", None]}
+    path.write_text(json.dumps(content))
+    assert "step by step" not in written(path.parent).text
+
+
 def test_votes_on_the_same_inputs_are_shown_once(make_run_folder: Make) -> None:
     folder = make_run_folder()
     votes = (folder / "arc_tasks.json").read_text()
