@@ -90,6 +90,10 @@ def test_pages_of_a_run(make_run_folder: Make, tmp_path: Path) -> None:
     )
     arc, canvas = make_run_folder("arc", steps=4), [2, 3, 1, 4, 5, 1, 1, 1, 1]
     labels, answer = [2, 4, 1, *[-100] * 6], [2, 3, 1, 1, 1, 1, 0, 0, 0]
+    (ballot,) = json.loads((arc / "arc_tasks.json").read_text())["task one"]
+    places = {"never": None, "solved": 1, "nearly": 2}
+    tasks = {name: [ballot | {"solved_at": place}] for name, place in places.items()}
+    (arc / "arc_tasks.json").write_text(json.dumps(tasks))
     check_page("arc", enriched(arc, "arc", inputs=canvas, labels=labels, answer=answer))
 
 
