@@ -51,9 +51,9 @@ def check_page(name: str, *folders: Path) -> None:
     # What is drawn has other colours on dark paper, but for those of ARC, which mean something.
     assert name in ("sweep", "two") or ".row:not(.coloured) [fill=" in path.read_text()
     shown = body[1].replace(str(folders[0].parent), "FOLDER").replace("><", ">\n<")
-    check(f"{name}.html", shown + "\n")
+    check(f"{name}-page.txt", shown + "\n")
     lines = (json.dumps(figure, sort_keys=True) for figure in json.loads(body[2]))
-    check(f"{name}.json", "\n".join(lines) + "\n")
+    check(f"{name}-figures.txt", "\n".join(lines) + "\n")
 
 
 def enriched(folder: Path, kind: str, **failure: Any) -> Path:
