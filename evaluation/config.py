@@ -225,8 +225,8 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     G"""
     file: str | None = None
     """a text file with Sudokus, on a line each or in rows, or mazes in rows, an empty line between
-    two; or such puzzles as a builder's CSV; a maze as a picture (.png); an ARC task (.json), whose
-    test inputs are asked; '-' is standard input"""
+    two; or such puzzles as a builder's CSV; an ARC task (.json), whose test inputs are asked; '-' is
+    standard input"""
     count: Count | None = None
     """solve the first puzzles of a data set"""
     index: Annotated[list[CountOrZero], BeforeValidator(_as_list), Field(min_length=1)] | None = (

@@ -20,8 +20,7 @@ echo
 echo "4. Scoring the test pairs, never seen in training"
 "$python" evaluate.py "checkpoint=$run" "data_path=$data" evaluators=[arc] "output=$run/test/eval.json" save_records=true
 echo
-echo "5. The votes for three test inputs"
-"$python" scripts/show_votes.py "$run/test/arc_tasks.json" "$data/test_puzzles.json" --count 3
+echo "5. What the votes solve"
 "$python" - "$run" <<'PYTHON'
 import json, sys
 for name in ("demonstrations", "test"):

@@ -3,8 +3,8 @@
 PATH is a run's folder (its newest good checkpoint), a checkpoint in it, or a published `step_N`
 file. Instead of puzzle=: file=FILE, index=198 (or [3,198]) for puzzles of the run's test
 set by number, count=N for its first ones (data_path=FOLDER, split=, set=: of another set), or
-puzzles on standard input. FILE has Sudokus, on a line each or in rows, or mazes in rows; or is a
-picture of a maze (.png) or an ARC task (.json).
+puzzles on standard input. FILE has Sudokus, on a line each or in rows, or mazes in rows; or is an
+ARC task (.json).
 
 The answer is the most likely token of each cell after the last step.
 

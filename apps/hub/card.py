@@ -7,8 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apps.reports.values import items, listed, parsed
+from apps.reports.values import parsed
 from evaluation.headline import MEASURES, Score, differs, score_of, weight_of
+from evaluation.values import items, listed
 from runtime.files import read_bounded
 from runtime.text import shown
 from training.checkpoint.state import RunState

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from html import escape
 from io import BytesIO
 from pathlib import Path
+from string import Template
 
 from apps.reports.boards import RING, legend
-from apps.reports.drawing import Picture, darkened
+from apps.reports.drawing import Picture, dark_rules
 from apps.reports.frames import Frame, picture_of, thinned, without_idle_end
 from runtime.errors import ConfigError
 from runtime.files import replacing
@@ -17,69 +18,6 @@ SUFFIXES = (".gif", ".html")
 _MOST_FRAMES = 240
 _SECONDS = 15.0  # That all frames are shown for, about, each at least 0.08 s and at most 0.7.
 _LAST_SECONDS = 3.0
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width,initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }}
-body {{ margin: 0 auto; padding: 1rem; max-width: {width}px; }}
-h1 {{ font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; }}
-p {{ margin: 0 0 .75rem; overflow-wrap: anywhere; }}
-#board svg {{ width: 100%; height: auto; border-radius: 8px; }}
-.bar {{ display: flex; gap: .75rem; align-items: center; margin: .75rem 0; }}
-.bar input {{ flex: 1; min-width: 0; }}
-button {{ font: inherit; min-width: 5rem; padding: .3rem .8rem; }}
-.legend {{ list-style: none; display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: 0; }}
-.legend svg {{ width: 1em; height: 1em; margin-right: .4em; vertical-align: -.1em; }}
-.legend rect {{ stroke: #8a96a3; }}
-.small {{ opacity: .75; font-size: .875rem; }}
-@media (prefers-color-scheme: dark) {{ {dark} }}
-</style></head><body>
-<h1>{title}</h1>
-<p class="small">{model}</p>
-<div id="board" aria-live="polite"></div>
-<div class="bar"><button id="play">Play</button>
-<input id="step" type="range" min="0" value="0" aria-label="step"><output id="place"></output></div>
-<ul class="legend small">{legend}</ul>
-<p class="small">Space plays and stops; , and . or the arrow keys go a step back and on.</p>
-<noscript>This page needs scripts to show the steps.</noscript>
-<script id="frames" type="application/json">{frames}</script>
-<script>
-const frames = JSON.parse(document.getElementById("frames").textContent);
-const [board, step, play, place] = ["board", "step", "play", "place"].map((id) =>
-  document.getElementById(id));
-let timer = 0;
-step.max = frames.length - 1;
-function show(number) {{
-  step.value = Math.max(0, Math.min(frames.length - 1, number));
-  board.innerHTML = frames[step.value];
-  place.value = step.value + " / " + step.max;
-}}
-function stop() {{ clearInterval(timer); timer = 0; play.textContent = "Play"; }}
-function toggle() {{
-  if (timer) return stop();
-  if (+step.value === frames.length - 1) show(0);
-  play.textContent = "Stop";
-  timer = setInterval(() => {{
-    show(+step.value + 1);
-    if (+step.value === frames.length - 1) stop();
-  }}, {pause});
-}}
-step.oninput = () => {{ stop(); show(+step.value); }};
-play.onclick = toggle;
-document.onkeydown = (event) => {{
-  const move = {{ ArrowLeft: -1, ",": -1, ArrowRight: 1, ".": 1 }}[event.key];
-  if (event.key === " " && event.target !== play) {{ event.preventDefault(); toggle(); }}
-  else if (move) {{ event.preventDefault(); stop(); show(+step.value + move); }}
-}};
-show(0);
-if (!matchMedia("(prefers-reduced-motion: reduce)").matches) toggle();
-</script></body></html>
-"""
 
 
 def animate(frames: Sequence[Frame], path: Path, title: str, model: str = "") -> str:
@@ -104,10 +42,8 @@ def animate(frames: Sequence[Frame], path: Path, title: str, model: str = "") ->
             file.write(content)
     except OSError as error:
         raise ConfigError(f"animate={path}: cannot be written: {error.strerror}") from None
-    pictures = many(len(some), "picture")
-    if len(some) < len(frames):
-        pictures = f"{len(some)} of {many(len(frames), 'picture')}"
-    return f"{path} ({pictures}, {len(content) / 1000:.0f} kB)"
+    of_all = f"{len(some)} of " if len(some) < len(frames) else ""
+    return f"{path} ({of_all}{many(len(frames), 'picture')}, {len(content) / 1000:.0f} kB)"
 
 
 def require_suffix(path: Path) -> None:
@@ -118,10 +54,8 @@ def require_suffix(path: Path) -> None:
 
 def as_gif(pictures: Sequence[Picture]) -> bytes:
     """Return pictures as a GIF that begins again at its end."""
-    images = [picture.image() for picture in same_size(pictures)]
-    durations = [_pause(len(images)) for _ in images]
-    durations[-1] = round(1000 * _LAST_SECONDS)
-    few = [image.quantize(64) for image in images]
+    few = [picture.image().quantize(64) for picture in same_size(pictures)]
+    durations = [_pause(len(few))] * (len(few) - 1) + [round(1000 * _LAST_SECONDS)]
     content = BytesIO()
     options = {"append_images": few[1:], "duration": durations, "loop": 0, "optimize": True}
     few[0].save(content, "GIF", save_all=True, **options)
@@ -131,6 +65,7 @@ def as_gif(pictures: Sequence[Picture]) -> bytes:
 def as_page(frames: Sequence[Frame], title: str, model: str = "") -> str:
     """Return a page, complete in itself, that steps through frames."""
     pictures, board = [picture_of(frame) for frame in frames], frames[-1].board
+    drawn = [picture.svg() for picture in pictures]
     entries = "".join(
         f'<li><svg viewBox="0 0 9 9"><rect width="9" height="9" fill="{colour}"/></svg>{words}</li>'
         for colour, words in legend(board)
@@ -138,15 +73,14 @@ def as_page(frames: Sequence[Frame], title: str, model: str = "") -> str:
     # Colours that mean something stay.
     is_kept = board.look.cells == "coloured"
     kept = {RING, *(one.fill for one in board.look.tokens)} if is_kept else set()
-    colours = {shape.fill for picture in pictures for shape in picture.shapes}
-    colours |= {colour for colour, _ in legend(board)}
-    return _PAGE.format(
+    page = Path(__file__).with_suffix(".html").read_text()
+    return Template(page).substitute(
         title=escape(title),
         model=escape(model),
         legend=entries,
-        dark=" ".join(f'[fill="{c}"] {{ fill: {darkened(c)} }}' for c in sorted(colours - kept)),
+        dark=dark_rules("".join([*drawn, entries]), kept=kept),
         # In a script element no tag may end it.
-        frames=json.dumps([picture.svg() for picture in pictures]).replace("</", "<\\/"),
+        frames=json.dumps(drawn).replace("</", "<\\/"),
         pause=_pause(len(pictures)),
         width=max(544, *(picture.width for picture in pictures)),
     )

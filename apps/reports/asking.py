@@ -1,6 +1,7 @@
 """A trained model that is asked about single puzzles."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from dataset.kinds.base import Kind, Puzzle
@@ -36,19 +37,10 @@ def kind_read_by(trained: TrainedModel) -> Kind | None:
             return known
     except ValueError as error:
         raise CheckpointError(f"{trained.weights}: {error}") from None
-    try:
-        return kind_of_data(
-            PuzzleDataset(trained.run.data_folders("train"), "train", check_values=False)
-        )
-    except DatasetError:
-        return None
-
-
-def facts_of(puzzles: list[Puzzle]) -> DataFacts:
-    """Return what puzzles of one kind and size look like to a model."""
-    kind, size = puzzles[0].kind, len(puzzles[0].question)
-    identifiers = 1 + max(puzzle.identifier for puzzle in puzzles)
-    return DataFacts(kind.vocab_size(size), size * size, identifiers, kind=kind.key)
+    with suppress(DatasetError):
+        folders = trained.run.data_folders("train")
+        return kind_of_data(PuzzleDataset(folders, "train", check_values=False))
+    return None
 
 
 def load_for(
@@ -62,10 +54,11 @@ def load_for(
     """
     from models.registry import arch_on_device
 
-    size = len(puzzles[0].question)
+    kind, size = puzzles[0].kind, len(puzzles[0].question)
+    identifiers = 1 + max(puzzle.identifier for puzzle in puzzles)
+    facts = DataFacts(kind.vocab_size(size), size * size, identifiers, kind=kind.key)
     arch = arch_on_device(trained.run.arch, device.type, overrides)
-    what = f"{puzzles[0].kind.name} {size}x{size}"
-    return arch, trained.load(arch, facts_of(puzzles), what, device)
+    return arch, trained.load(arch, facts, f"{kind.name} {size}x{size}", device)
 
 
 def note_on(puzzle: Puzzle) -> str:

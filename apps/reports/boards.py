@@ -69,6 +69,18 @@ def asked(puzzle: Puzzle) -> Board:
     return Board(puzzle, puzzle.question, marks=False)
 
 
+def board_of_step(
+    puzzle: Puzzle,
+    before: np.ndarray,
+    answer: np.ndarray,
+    certainty: np.ndarray | None,
+    right: np.ndarray | None,
+) -> Board:
+    """Return the board of an answer after an ACT step; `before` is the answer before it."""
+    changed = puzzle.kind.changed(puzzle.question, before, answer)
+    return Board(puzzle, answer, certainty, changed, right=right)
+
+
 def board_of_candidates(
     puzzle: Puzzle,
     candidates: np.ndarray,
@@ -109,19 +121,24 @@ class Panel(NamedTuple):
     candidates: np.ndarray | None = None
 
 
+def panel_of(tokens: np.ndarray, title: str = "", **told: np.ndarray | None) -> Panel:
+    """Return a grid of which nothing is known but what is told."""
+    flags = dict.fromkeys(("marked", "given", "changed", "guessed"), np.zeros(tokens.shape, bool))
+    known = {name: value for name, value in told.items() if value is not None}
+    return Panel(title, tokens, **{"shares": np.ones(tokens.shape), **flags, **known})
+
+
 def panels_of(board: Board) -> list[Panel]:
     """Return input, answer and, of a canvas whose right answer is known, that; of a puzzle that
     nobody has answered the input alone. Titles are for canvases only.
     """
     puzzle, look, shape = board.puzzle, board.look, board.answer.shape
-    none, given = np.zeros(shape, bool), puzzle.tokens.reshape(shape) != look.open
+    given = puzzle.tokens.reshape(shape) != look.open
 
     def panel(title: str, grid: np.ndarray, **told: np.ndarray | None) -> Panel:
-        values = {"shares": np.ones(shape), "given": given}
-        values |= dict.fromkeys(("marked", "changed", "guessed"), none)
-        values |= {name: value for name, value in told.items() if value is not None}
-        seen = {name: puzzle.kind.seen(puzzle, grid, value) for name, value in values.items()}
-        return Panel(title * look.canvas, puzzle.kind.seen(puzzle, grid), **seen)
+        known = {name: value for name, value in told.items() if value is not None}
+        seen = {n: puzzle.kind.seen(puzzle, grid, v) for n, v in {"given": given, **known}.items()}
+        return panel_of(puzzle.kind.seen(puzzle, grid), title * look.canvas, **seen)
 
     panels = [panel("input", puzzle.question)]
     if not board.marks:
@@ -133,7 +150,7 @@ def panels_of(board: Board) -> list[Panel]:
         marked=board.wrong,
         changed=board.changed,
         shares=None if certainty is None else 0.3 + 0.7 * certainty.astype(np.float64),
-        guessed=np.arange(none.size).reshape(shape) == board.guessed,
+        guessed=np.arange(given.size).reshape(shape) == board.guessed,
         candidates=None if left is None else left.reshape(*shape, -1),
     )
     if not look.canvas or puzzle.target is None:
@@ -173,18 +190,22 @@ def draw(board: Board) -> Picture:
         places = [panel.tokens.shape for panel in panels_of(Board(puzzle, expected))]
         return draw_panels(look, panels, places=places)
     panel = panels[-1]
-    if once := [each.token for each in look.tokens if each.once]:
-        given = panels[0].tokens
-        panel = panel._replace(tokens=np.where(np.isin(given, once), given, panel.tokens))
+    panel = panel._replace(tokens=with_ends(look, panels[0].tokens, panel.tokens))
     size = len(panel.tokens)
     cell, margin = max(6, _SIDE // size), 2 if look.cells == "written" else 0
     side = cell * size + 2 * margin
     picture = Picture(side, side)
     picture.rectangle(0, 0, side, side, PAPER)
-    picture.place(_drawn(look, panel, cell), margin, margin)
+    picture.place(draw_cells(look, panel, cell), margin, margin)
     if look.cells != "written":
         picture.frame(0, 0, side, side, 1, FAINT)
     return picture
+
+
+def with_ends(look: BoardLook, question: np.ndarray, answer: np.ndarray) -> np.ndarray:
+    """Return an answer's tokens with those that stand once where the puzzle has them."""
+    once = [each.token for each in look.tokens if each.once]
+    return np.where(np.isin(question, once), question, answer) if once else answer
 
 
 def draw_panels(
@@ -209,12 +230,12 @@ def draw_panels(
             picture.words(x, 1.5 * _TITLE, "no grid", 13, FAINT, anchor="start")
         rows, columns = (max(1, side) for side in panel.tokens.shape)
         side = max(2, min(cell, height // rows, width // columns))
-        picture.place(_drawn(look, panel, side), x, _TITLE)
+        picture.place(draw_cells(look, panel, side), x, _TITLE)
         x += width + _GAP
     return picture
 
 
-def _drawn(look: BoardLook, panel: Panel, cell: int) -> Picture:
+def draw_cells(look: BoardLook, panel: Panel, cell: int) -> Picture:
     """Draw the cells of a grid, each so large, what is written in them, and what marks them."""
     height, width = panel.tokens.shape
     picture = Picture(width * cell, height * cell)
@@ -246,6 +267,10 @@ def _drawn(look: BoardLook, panel: Panel, cell: int) -> Picture:
     for row, column in np.argwhere(panel.marked).tolist():
         for line, fill in frames:
             picture.frame(column * cell, row * cell, cell - gap, cell - gap, line, fill)
+    for (row, column), token in np.ndenumerate(panel.tokens):
+        if letter := look.token(int(token)).letter:
+            middle = (column + 0.5) * cell, (row + 0.5) * cell
+            picture.words(*middle, letter, 0.7 * cell, RING, bold=True)
     return picture
 
 
@@ -288,11 +313,9 @@ def _write(picture: Picture, look: BoardLook, panel: Panel, at: tuple[int, ...],
 
 def _draw_boxes(picture: Picture, box: tuple[int, int], cell: int) -> None:
     width, height = picture.width, picture.height
-    for y in range(0, height + 1, cell):
-        picture.rectangle(0, y, width, 1, LINES)
-    for x in range(0, width + 1, cell):
-        picture.rectangle(x, 0, 1, height, LINES)
-    for y in range(0, height + 1, box[0] * cell):
-        picture.rectangle(-1, y - 1, width + 2, 2, INK)
-    for x in range(0, width + 1, box[1] * cell):
-        picture.rectangle(x - 1, -1, 2, height + 2, INK)
+    for (rows, columns), line, fill in (((1, 1), 1, LINES), (box, 2, INK)):
+        out = line - 1  # Of the grid, to all sides.
+        for y in range(0, height + 1, rows * cell):
+            picture.rectangle(-out, y - out, width + 2 * out, line, fill)
+        for x in range(0, width + 1, columns * cell):
+            picture.rectangle(x - out, -out, line, height + 2 * out, fill)

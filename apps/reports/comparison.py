@@ -1,17 +1,18 @@
 """The report of several runs, or of a sweep: a table to sort, and their figures over each other."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 from apps.reports.curves import colours_of, compared_figures, parallel_coordinates
 from apps.reports.figure import MAX_GROUPS, NUM_COLOURS, Figure
-from apps.reports.html import Cell, figure, share, table, text, tile, words
+from apps.reports.html import Cell, details, figure, intro, share, state, table, text, tile, words
 from apps.reports.page import Page
 from apps.reports.puzzles import difficulty_figures, steps_figure
-from apps.reports.reading import Result, Run
-from apps.reports.single import headline_tile
+from apps.reports.reading import Run
+from apps.reports.single import header, headline_tile, warnings_tile
 from apps.reports.tables import Headline, differing, headline, notes_html, warnings_html
 from apps.sweeps.table import WRITERS, Row, lines_of, over_seeds
 from runtime.text import duration, many, shown
@@ -34,8 +35,7 @@ def page_of(runs: Sequence[Run], title: str, detail: float = 1.0) -> Page:
     for run, label in zip(runs, labels, strict=True):
         run.name = label
     found = [(run, headline(run)) for run in runs]
-    page = Page(f"{title}: report")
-    page.header = _header(title, found)
+    page = Page(f"{title}: report", _header(title, found))
     settings = differing(runs)
     page.add("runs", "All runs", _table(found, settings if len(runs) > _MAX_COLUMNS else {}))
     page.add("seeds", "Means over seeds", _seeds_html(runs))
@@ -71,20 +71,16 @@ def _header(title: str, found: Sequence[tuple[Run, Headline | None]]) -> str:
         run, best = max(scored, key=lambda one: one[1].estimate.value)
         words_below = f"best of {many(len(scored), 'run')}: {run.name}; {best.words}"
         tiles.append(headline_tile(Headline(best.name, best.estimate, words_below)))
-    states = [run.status.state for run, _ in found]
-    counted = [f"{states.count(s)} {s}" for s in dict.fromkeys(states)]
-    tiles.append(tile("runs", f"{len(found):,}", text(", ".join(counted))))
+    counted = Counter(run.status.state for run, _ in found)
+    told = ", ".join(f"{count} {name}" for name, count in counted.items())
+    tiles.append(tile("runs", f"{len(found):,}", text(told)))
     seconds = [run.status.seconds for run, _ in found if run.status.seconds]
     if seconds:
         told = f"in {len(seconds):,} run{'s together' * (len(seconds) > 1)}"
         tiles.append(tile("training", duration(sum(seconds)), told))
     number_told = sum(len(run.warnings) for run, _ in found)
-    told = f"{number_told:,} warning{'s' * (number_told != 1)}" if number_told else "no warning"
-    tiles.append(tile("diagnosis", told, "that runs recorded of themselves"))
-    return (
-        f'<p class="kicker">Report of {len(found):,} runs</p><h1>{text(title)}</h1>'
-        f'<div class="tiles">{"".join(tiles)}</div>'
-    )
+    tiles.append(warnings_tile(number_told, "that runs recorded of themselves"))
+    return header(f"Report of {len(found):,} runs", title, "", tiles)
 
 
 def _table(
@@ -96,12 +92,11 @@ def _table(
     what = list(dict.fromkeys(best.name for _, best in found if best is not None))
     for place, (run, best) in enumerate(found):
         status = run.status
-        state = f'<span class="state {status.state}">{status.state}</span>'
         cells = [
             words(run.name),
             share(best.estimate if best else None),
             *([words(best.name if best else "")] if len(what) > 1 else []),
-            Cell(state),
+            Cell(state(status.state)),
             figure(None if status.step is None else float(status.step), ",.0f"),
             figure(status.loss),
             figure(float(len(run.warnings)), ",.0f"),
@@ -110,13 +105,13 @@ def _table(
         rows.append((best.estimate.value if best else -1.0, cells))
     rows.sort(key=lambda row: -row[0])
     score = [text(what[0])] if len(what) == 1 else ["score", "of what"] if what else ["score"]
-    header = ["run", *score, "state", "step", "last loss", "warnings", *map(text, keys)]
+    names = ["run", *score, "state", "step", "last loss", "warnings", *map(text, keys)]
     left = len(settings) - len(keys)
     told = "Click a heading, or press Enter on it, to sort."
     if keys:
         told += " Of the settings those that differ have a column"
         told += f"; {left} more differ, too." if left else "."
-    return f'<p class="intro">{told}</p>{table(header, [r for _, r in rows], sortable=True)}'
+    return intro(told) + table(names, [row for _, row in rows], sortable=True)
 
 
 def seed_table(runs: Sequence[Run]) -> list[list[str]]:
@@ -149,26 +144,24 @@ def _tried(runs: Sequence[Run], settings: Mapping[str, Sequence[str]]) -> list[s
 
 def _seeds_html(runs: Sequence[Run]) -> str:
     """Return the table over seeds, and below it its text in each form; nothing without seeds."""
-    header, *rows = lines = seed_table(runs)
+    names, *rows = lines = seed_table(runs)
     if not any(int(row[-1]) > 1 for row in rows):
         return ""
     cells = [[*map(words, row[:-3]), *map(_setting, row[-3:])] for row in rows]
-    parts = [table(list(map(text, header)), cells, sortable=True)]
-    for form, write in WRITERS.items():
-        parts.append(
-            f'<details data-file="means.{_SUFFIXES[form]}"><summary>as {form}</summary>'
-            f"<pre>{escape(write(lines))}</pre></details>"
-        )
     told = (
         "Runs that differ in nothing but their seed are one row: mean, standard deviation, seeds."
     )
-    return f'<p class="intro">{told}</p>{"".join(parts)}'
+    parts = [intro(told), table(list(map(text, names)), cells, sortable=True)]
+    for form, write in WRITERS.items():
+        file = f' data-file="means.{_SUFFIXES[form]}"'
+        parts.append(details(f"as {form}", f"<pre>{escape(write(lines))}</pre>", file))
+    return "".join(parts)
 
 
 def _key(colours: Mapping[str, str]) -> str:
     """Return which colour is whose; of many runs what the colours say."""
     if len(colours) > NUM_COLOURS:
-        return '<p class="intro">The stronger the colour, the higher the run\'s score.</p>'
+        return intro("The stronger the colour, the higher the run's score.")
     entries = "".join(
         f'<li><span class="swatch" data-colour="{colour}"></span>{text(label)}</li>'
         for label, colour in colours.items()
@@ -178,7 +171,7 @@ def _key(colours: Mapping[str, str]) -> str:
 
 def _settings_table(labels: Sequence[str], settings: Mapping[str, Sequence[str]]) -> str:
     if not settings:
-        return '<p class="intro">None: all of them have the same settings.</p>'
+        return intro("None: all of them have the same settings.")
     rows = [[words(key), *map(words, values)] for key, values in settings.items()]
     return table(["setting", *map(text, labels)], rows)
 
@@ -212,12 +205,8 @@ def _swept_figures(
 
 
 def _puzzle_figures(runs: Sequence[Run]) -> list[Figure]:
-    results: dict[str, Result] = {}
-    for run in runs:
-        for result in run.results:
-            if result.records is not None and len(results) < MAX_GROUPS:
-                results.setdefault(run.name, result)
-    if not results:
-        return []
-    figures = [steps_figure(results), *difficulty_figures(results)]
+    known = {run.name: [one for one in run.results if one.records] for run in runs}
+    results = {name: found[0] for name, found in known.items() if found}
+    results = dict(list(results.items())[:MAX_GROUPS])
+    figures = [steps_figure(results), *difficulty_figures(results)] if results else []
     return [one for one in figures if one is not None]

@@ -1,160 +1,125 @@
 """Figures of runs: curves over the steps of one or of several, and what a sweep tried."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
-from apps.reports.figure import (
-    MAX_GROUPS,
-    NUM_COLOURS,
-    Figure,
-    error_bars,
-    log_axis,
-    plain,
-    share_axis,
-    short,
-)
+from apps.reports.figure import MAX_GROUPS, NUM_COLOURS, Figure, line, plain, scaled, short, titled
 from apps.reports.reading import Run
-from apps.reports.thinning import MAX_BINS, Curve, Points
-from apps.reports.values import number_in, share_of
+from apps.reports.thinning import MAX_BINS, Points
 from evaluation.metrics import Estimate
+from evaluation.values import number_in, share_of
 
 _MAX_LETTERS = 18  # Of a text at an axis.
 _LETTER = 0.0078  # Width of one, as a share of a figure over the whole width of the page.
+_HOVER = "%{y:.4~g}"
+
+
+class _Plan(NamedTuple):
+    """A figure of the curves whose names match and stand in no figure before; `scale` as `scaled`
+    has it.
+    """
+
+    title: str
+    scale: str
+    pattern: str
+    caption: str
+
+
+_PLANS = [
+    _Plan(*plan)
+    for plan in (
+        (
+            "Exact accuracy",
+            "shares",
+            "(train|eval)/exact_accuracy",
+            "Whole answers that are right.",
+        ),
+        ("Losses", "log", "(train|eval)/[^/]*_loss", "In nats, on a logarithmic scale."),
+        ("Cells", "shares", "(train|eval)/accuracy", "Labelled cells that are right."),
+        ("Steps to the halt", "zero", "(train|eval)/steps", "ACT steps that a puzzle took."),
+        (
+            "Q and halting",
+            "shares",
+            "(train|eval)/q_halt_accuracy|train/halt_accuracy|diagnose/(halts|rows_right|q_auc)",
+            "How often Q is right, how many rows it would halt, how many are right, and how often "
+            "it ranks a right row above a wrong one (AUC; 0.5 is chance).",
+        ),
+        ("Learning rates", "zero", "train/lr(/.*)?", "Of each group of parameters."),
+        ("Gradient norms", "log", "train/grad_norm/.*", "Of each group, before clipping."),
+        ("Learned weights of the losses", "", "diagnose/weight/.*", "Factors in the sum."),
+        (
+            "Gradients of the losses",
+            "log",
+            "diagnose/gradient/.*",
+            "Norm of the gradient of each loss, with its weight, at the trunk's answer.",
+        ),
+        (
+            "Predictions",
+            "shares",
+            "diagnose/(entropy|top_token_share|top_token_label_share|cells_right)",
+            "How spread the predictions are (entropy, as a share of the largest), how much of them "
+            "the most frequent token makes up, and how much of the labels.",
+        ),
+        ("Token logits", "", "diagnose/logits_.*", "Smallest, largest, and standard deviation."),
+        ("Heads", "shares", "train/.*|eval/[^/]*", "What auxiliary heads get right."),
+        (
+            "Evaluators and sets",
+            "",
+            "eval/(?!.*(/count|_predictions)$).*",
+            "What is measured of this kind of puzzle, and of single sets.",
+        ),
+    )
+]
+_UNDRAWN = {"train/count", "eval/count"}
 
 
 def training_figures(run: Run) -> list[Figure]:
     """Return what is known of a run's steps, the most important first; none without curves."""
-    curves, seen = run.curves, set[str]()
-
-    def named(prefix: str, *, ends: str = "") -> list[str]:
-        return [n for n in curves if n.startswith(prefix) and n.endswith(ends) and n not in seen]
-
-    figures = []
-
-    def figure(title: str, caption: str, names: Iterable[str], **options: Any) -> None:
-        found = [name for name in names if name in curves]
-        seen.update(found)
-        if any(len(curves[name].points().steps) > 1 for name in found):
-            figures.append(_curves_figure(run, title, caption, found, **options))
-
-    figure(
-        "Exact accuracy",
-        "Share of the puzzles whose whole answer is right.",
-        ["train/exact_accuracy", "eval/exact_accuracy"],
-        shares=True,
-        told=True,
-    )
-    losses = [*named("train/", ends="_loss"), *named("eval/", ends="_loss")]
-    losses = [name for name in losses if name.count("/") == 1]
-    figure("Losses", "In nats, on a logarithmic scale.", losses, log=True, told=True)
-    cells = ["train/accuracy", "eval/accuracy"]
-    figure("Cells", "Share of the labelled cells that are right.", cells, shares=True)
-    steps = ["train/steps", "eval/steps"]
-    figure("Steps to the halt", "ACT steps that a puzzle took.", steps, from_zero=True)
-    figure(
-        "Q and halting",
-        "How often Q is right, how many rows it would halt, how many are right, and how often it "
-        "ranks a right row above a wrong one (AUC; 0.5 is chance).",
-        [
-            *("train/q_halt_accuracy", "eval/q_halt_accuracy", "train/halt_accuracy"),
-            *("diagnose/halts", "diagnose/rows_right", "diagnose/q_auc"),
-        ],
-        shares=True,
-    )
-    rates = named("train/lr/") or ["train/lr"]
-    seen.add("train/lr")
-    figure("Learning rates", "Of each group of parameters.", rates, from_zero=True)
-    norms = named("train/grad_norm/")
-    figure("Gradient norms", "Of each group, before clipping.", norms, log=True)
-    weights = named("diagnose/weight/")
-    figure("Learned weights of the losses", "The factor of each loss in the sum.", weights)
-    gradients = named("diagnose/gradient/")
-    caption = "Norm of the gradient of each loss, with its weight, at the trunk's answer."
-    figure("Gradients of the losses", caption, gradients, log=True)
-    figure(
-        "Predictions",
-        "How spread the predictions are (entropy, as a share of the largest), how much of them the "
-        "most frequent token makes up, and how much of the labels.",
-        [
-            *("diagnose/entropy", "diagnose/top_token_share", "diagnose/top_token_label_share"),
-            "diagnose/cells_right",
-        ],
-        shares=True,
-    )
-    logits = ["diagnose/logits_min", "diagnose/logits_max", "diagnose/logits_std"]
-    figure("Token logits", "Smallest, largest, and standard deviation.", logits)
-    seen |= {"train/count", "eval/count", "diagnose/top_token", "diagnose/nonfinite"}
-    heads = [*named("train/"), *(n for n in named("eval/") if n.count("/") == 1)]
-    figure("Heads", "What auxiliary heads get right.", heads, shares=True)
-    others = [name for name in named("eval/") if not name.endswith(("/count", "_predictions"))]
-    caption = "What is measured of this kind of puzzle, and of single sets."
-    figure("Evaluators and sets", caption, others)
+    left, figures = [name for name in run.curves if name not in _UNDRAWN], []
+    if any(name.startswith("train/lr/") for name in left):
+        left.remove("train/lr")
+    for plan in _PLANS:
+        found = [name for name in left if re.fullmatch(plan.pattern, name)]
+        left = [name for name in left if name not in found]
+        if any(len(run.curves[name].points().steps) > 1 for name in found):
+            figures.append(_curves_figure(run, plan, found))
     return figures
 
 
-def _curves_figure(
-    run: Run,
-    title: str,
-    caption: str,
-    names: Sequence[str],
-    *,
-    shares: bool = False,
-    log: bool = False,
-    from_zero: bool = False,
-    told: bool = False,
-) -> Figure:
+def _curves_figure(run: Run, plan: _Plan, names: Sequence[str]) -> Figure:
     data, numbers = [], {}
     for name in names:
         # A curve of training and its evaluation have the same colour.
         family = name.partition("/")[2] if not name.startswith("diagnose/") else name
         colour = numbers.setdefault(family, len(numbers)) % NUM_COLOURS
-        data += _curve_traces(run, name, colour, log=log)
-    layout: dict[str, Any] = {"xaxis": {"title": {"text": "step"}}, "yaxis": {}}
-    if shares:
-        layout["yaxis"] = share_axis()
-    if log:
-        layout["yaxis"] = log_axis(data, "y")
-    if from_zero:
-        layout["yaxis"]["rangemode"] = "tozero"
-    if told and run.warnings:
+        data += _curve_traces(run, name, f"@{colour}", log=plan.scale == "log")
+    layout: dict[str, Any] = {"xaxis": titled("step"), "yaxis": scaled(plan.scale, data)}
+    if plan in _PLANS[:2] and run.warnings:
         data.append(_warnings_trace(run.warnings))
-        layout["yaxis2"] = {
-            "overlaying": "y",
-            "range": [0, 1],
-            "visible": False,
-            "fixedrange": True,
-        }
-    return Figure(title, caption, data, layout)
+        hidden = {"visible": False, "fixedrange": True}
+        layout["yaxis2"] = {"overlaying": "y", "range": [0, 1], **hidden}
+    return Figure(plan.title, plan.caption, data, layout)
 
 
-def _curve_traces(run: Run, name: str, colour: int, *, log: bool) -> list[dict[str, Any]]:
+def _curve_traces(run: Run, name: str, colour: str, *, log: bool) -> list[dict[str, Any]]:
     points, label = run.curves[name].points(), plain(_label(name))
-    steps, means = [round(step, 1) for step in points.steps], list(map(short, points.means))
-    hover = {"hovertemplate": "%{y:.4~g}", "legendgroup": label, "name": label}
-    line: dict[str, Any] = {"color": f"@{colour}", "width": 2}
+    steps, of_label = [round(step, 1) for step in points.steps], {"legendgroup": label}
     if name.startswith("eval/"):
-        trace = {"x": steps, "y": means, "mode": "lines+markers", "line": line | {"dash": "dot"}}
-        trace |= {"marker": {"size": 7, "color": f"@{colour}"}, **hover}
-        if name == "eval/exact_accuracy":
-            trace["error_y"] = error_bars(_of_evaluations(run, points.means), colour)
-        return [trace]
-    curve = {"x": steps, "y": means, "mode": "lines", "line": line, **hover}
+        is_share = name == "eval/exact_accuracy"
+        errors = _of_evaluations(run, points.means) if is_share else None
+        look = {"size": 7, "dash": "dot", "errors": errors}
+        return [line(label, steps, points.means, colour, _HOVER, **look) | of_label]
+    curve = line(label, steps, points.means, colour, _HOVER, size=0) | of_label
     if points.is_exact:
         return [curve]
     curve["customdata"] = list(zip(map(short, points.lows), map(short, points.highs), strict=True))
     curve["hovertemplate"] += " (%{customdata[0]:.4~g} to %{customdata[1]:.4~g})"
-    band = {
-        **_around(points, steps, log=log),
-        "mode": "none",
-        "fill": "toself",
-        "fillcolor": f"@{colour}~",
-        "hoverinfo": "skip",
-        "legendgroup": label,
-        "showlegend": False,
-    }
+    band = {**_around(points, steps, log=log), "mode": "none", "fill": "toself", **of_label}
+    band |= {"fillcolor": f"{colour}~", "hoverinfo": "skip", "showlegend": False}
     return [band, curve]
 
 
@@ -162,28 +127,23 @@ def _around(points: Points, steps: Sequence[float], *, log: bool) -> dict[str, A
     """Return the outline of a band between the quartiles: a closed one for each stretch of bins
     without a gap. On a logarithmic scale there is no place for 0.
     """
-    xs: list[float | None] = []
-    ys: list[float | None] = []
-    upper: list[tuple[float, float | None]] = []
-    lower: list[tuple[float, float | None]] = []
-    for step, low, high in zip(
-        [*steps, 0], [*points.first_quartiles, None], [*points.third_quartiles, None], strict=True
-    ):
+    outlines: list[list[tuple[float, Any, Any]]] = [[]]
+    for step, low, high in zip(steps, points.first_quartiles, points.third_quartiles, strict=True):
         if low is not None and (low > 0 or not log):
-            upper.append((step, short(high)))
-            lower.append((step, short(low)))
-        elif upper:
-            outline = [*upper, *reversed(lower)]
-            xs += [*(x for x, _ in outline), None]
-            ys += [*(y for _, y in outline), None]
-            upper, lower = [], []
-    return {"x": xs[:-1], "y": ys[:-1]}
+            outlines[-1].append((step, short(low), short(high)))
+        elif outlines[-1]:
+            outlines.append([])
+    xs, ys = list[float | None](), list[float | None]()
+    for stretch in filter(None, outlines):
+        there, low, high = map(list, zip(*stretch, strict=True))
+        xs += [None] * bool(xs) + there + there[::-1]
+        ys += [None] * bool(ys) + high + low[::-1]
+    return {"x": xs, "y": ys}
 
 
 def _label(name: str) -> str:
     kind, _, rest = name.partition("/")
-    for prefix in ("lr/", "grad_norm/", "gradient/", "weight/"):
-        rest = rest.removeprefix(prefix)
+    rest = re.sub("^(lr|grad_norm|gradient|weight)/", "", rest)
     words = rest.removesuffix("_loss").replace("_", " ")
     return f"{words}, evaluated" if kind == "eval" else words
 
@@ -195,7 +155,6 @@ def _of_evaluations(run: Run, shares: Sequence[float | None]) -> list[Estimate |
 
 
 def _warnings_trace(warnings: Sequence[tuple[int, str]]) -> dict[str, Any]:
-    words = ["<br>".join(wrap(plain(text), 60)) for _, text in warnings]
     return {
         "x": [step for step, _ in warnings],
         "y": [0.97] * len(warnings),
@@ -203,7 +162,7 @@ def _warnings_trace(warnings: Sequence[tuple[int, str]]) -> dict[str, Any]:
         "mode": "markers",
         "name": "warnings",
         "marker": {"symbol": "triangle-down", "size": 12, "color": "@bad"},
-        "text": words,
+        "text": ["<br>".join(wrap(plain(text), 60)) for _, text in warnings],
         "hovertemplate": "%{text}<extra></extra>",
     }
 
@@ -212,15 +171,15 @@ def _warnings_trace(warnings: Sequence[tuple[int, str]]) -> dict[str, Any]:
 
 
 COMPARED = (
-    ("Exact accuracy of the evaluations", "eval/exact_accuracy", {"shares": True}),
-    ("Exact accuracy in training", "train/exact_accuracy", {"shares": True}),
-    ("Loss of the tokens", "train/lm_loss", {"log": True}),
-    ("Loss of the tokens, evaluations", "eval/lm_loss", {"log": True}),
-    ("Cells right in training", "train/accuracy", {"shares": True}),
-    ("Steps to the halt", "train/steps", {}),
-    ("Loss of Q", "train/q_halt_loss", {"log": True}),
-    ("Q accuracy in training", "train/q_halt_accuracy", {"shares": True}),
-    ("Learning rate", "train/lr", {}),
+    ("Exact accuracy of the evaluations", "eval/exact_accuracy", "shares"),
+    ("Exact accuracy in training", "train/exact_accuracy", "shares"),
+    ("Loss of the tokens", "train/lm_loss", "log"),
+    ("Loss of the tokens, evaluations", "eval/lm_loss", "log"),
+    ("Cells right in training", "train/accuracy", "shares"),
+    ("Steps to the halt", "train/steps", ""),
+    ("Loss of Q", "train/q_halt_loss", "log"),
+    ("Q accuracy in training", "train/q_halt_accuracy", "shares"),
+    ("Learning rate", "train/lr", ""),
 )
 
 
@@ -230,36 +189,23 @@ def compared_figures(
     """Return the curves of several runs, by label, over each other: the means alone, with at most
     so many points in all figures together.
     """
+    limit = max(20, min(MAX_BINS, max_points // (len(runs) * len(COMPARED))))
     figures = []
-    for title, name, options in COMPARED:
-        drawn = {label: run.curves[name] for label, run in runs.items() if name in run.curves}
-        drawn = {label: curve for label, curve in drawn.items() if curve.last}
-        limit = max(20, min(MAX_BINS, max_points // (len(runs) * len(COMPARED))))
-        if not any(len(curve.points(limit).steps) > 1 for curve in drawn.values()):
+    for title, name, scale in COMPARED:
+        known = {label: run.curves[name] for label, run in runs.items() if name in run.curves}
+        drawn = {label: curve.points(limit) for label, curve in known.items() if curve.last}
+        if not any(len(points.steps) > 1 for points in drawn.values()):
             continue
-        mode = "lines+markers" if name.startswith("eval/") else "lines"
+        size = 6 if name.startswith("eval/") else 0
         data = [
-            _one_of_several(curve, limit)
-            | {"mode": mode, "name": plain(label)}
-            | {"line": {"color": colours[label], "width": 1.8}}
-            | {"marker": {"size": 6, "color": colours[label]}}
-            for label, curve in drawn.items()
+            line(plain(label), [*map(round, p.steps)], p.means, colours[label], _HOVER, size=size)
+            for label, p in drawn.items()
         ]
-        layout: dict[str, Any] = {"xaxis": {"title": {"text": "step"}}, "yaxis": {}}
-        if options.get("shares"):
-            layout["yaxis"] = share_axis()
-        if options.get("log"):
-            layout["yaxis"] = log_axis(data, "y")
+        layout: dict[str, Any] = {"xaxis": titled("step"), "yaxis": scaled(scale, data)}
         layout["hovermode"] = "x unified" if len(drawn) <= MAX_GROUPS else "closest"
         layout["showlegend"] = False  # One key stands for all of them.
         figures.append(Figure(title, "", data, layout))
     return figures
-
-
-def _one_of_several(curve: Curve, limit: int) -> dict[str, Any]:
-    points = curve.points(limit)
-    steps, means = [round(step) for step in points.steps], list(map(short, points.means))
-    return {"x": steps, "y": means, "hovertemplate": "%{y:.4~g}"}
 
 
 def colours_of(labels: Sequence[str], scores: Sequence[float | None]) -> dict[str, str]:
@@ -272,6 +218,9 @@ def colours_of(labels: Sequence[str], scores: Sequence[float | None]) -> dict[st
     heights = dict(zip(known, _on_scale(known)[0], strict=True)) if known else {}
     shares = [0.0 if score is None else heights[score] for score in scores]
     return {label: f"@score {share:.2f}" for label, share in zip(labels, shares, strict=True)}
+
+
+Ticks = list[tuple[float, str]]
 
 
 def parallel_coordinates(
@@ -288,93 +237,90 @@ def parallel_coordinates(
         scores: of the runs.
         title: what the score is.
     """
-    places, ticks = [], []
-    for values in swept.values():
-        own_places, own_ticks = _on_axis(values)
-        places.append(own_places)
-        ticks.append(own_ticks)
     heights, score_ticks = _on_scale(scores)
-    places.append(heights)
-    ticks.append(score_ticks)
+    axes = [*map(_on_axis, swept.values()), (heights, score_ticks)]
     # The text of an axis lies in a band that no line enters.
     letter = _LETTER * len(swept)
     most = max(4, min(_MAX_LETTERS, int(0.6 / letter)))
-    band = letter * min(most, max(len(text) for own in ticks for _, text in own or [(0, "")]))
-    sizes = [0, 0, 0, 0, *[5, 5, 0, 0, 0] * len(swept), 0]
-    order = sorted(range(len(scores)), key=lambda run: scores[run])  # The best are drawn last.
+    texts = [text for _, ticks in axes for _, text in ticks]
+    band = letter * min(most, max(map(len, texts), default=0))
     data = []
-    for run in order:
+    for run in sorted(range(len(scores)), key=lambda run: scores[run]):  # The best are drawn last.
         told = [f"{key} = {values[run]}" for key, values in swept.items()]
         words = [names[run], f"{title} {scores[run]:.4g}", *told]
-        colour = f"@score {heights[run]:.2f}"
-        # Both edges of each band, with lines between bands alone; its middle is there to be hit.
-        own = [short(column[run]) for column in places]
-        xs = [[axis, None, axis + band / 2, None, axis + band] for axis in range(len(places))]
-        ys = [[height, None, height, None, height] for height in own]
-        data.append(
-            {
-                "x": list(chain(*xs)),
-                "y": list(chain(*ys)),
-                "mode": "lines+markers",
-                "line": {"color": colour, "width": 1.5 + heights[run]},
-                "marker": {"color": colour, "size": sizes, "line": {"width": 0}},
-                "text": "<br>".join(map(plain, words)),
-                "hovertemplate": "%{text}<extra></extra>",
-                "showlegend": False,
-            }
-        )
-    last_parts = [key.rpartition(".")[2] for key in swept]
-    heads = last_parts if len(set(last_parts)) == len(last_parts) else list(swept)
-    middles = [axis + band / 2 for axis in range(len(places))]
-    notes = [
-        _note(middle, 1.05, key, _MAX_LETTERS, yshift=14)
-        for middle, key in zip(middles, (*heads, title), strict=True)
-    ]
-    notes += [
-        _note(middle, at, text, most)
-        for middle, own in zip(middles, ticks, strict=True)
-        for at, text in own
-    ]
-    rail = {"type": "rect", "y0": -0.05, "y1": 1.05, "layer": "below"}
-    rail |= {"line": {"color": "@muted", "width": 1}}
-    hidden = {"visible": False, "fixedrange": True}
-    layout = {
-        "xaxis": {**hidden, "range": [-0.1, len(swept) + band + 0.1]},
-        "yaxis": {**hidden, "range": [-0.08, 1.16]},
-        "annotations": notes,
-        "shapes": [rail | {"x0": axis, "x1": axis + band} for axis in range(len(places))],
-        "hovermode": "closest",
-        "margin": {"l": 20, "r": 20, "t": 20, "b": 10},
-    }
+        own = [short(places[run]) for places, _ in axes]
+        data.append(_line_of_run(own, band, heights[run], "<br>".join(map(plain, words))))
     caption = (
         f"A line for each run, the stronger the higher its {title}. Drag a box over a stretch of "
         "an axis to see the runs that pass through it alone; double-click to see all again."
     )
-    return Figure(f"Settings beside the {title}", caption, data, layout, wide=True, selects=True)
+    last_parts = [key.rpartition(".")[2] for key in swept]
+    heads = last_parts if len(set(last_parts)) == len(last_parts) else list(swept)
+    notes = [_note(i + band / 2, 1.05, head, yshift=14) for i, head in enumerate([*heads, title])]
+    notes += [
+        _note(i + band / 2, height, text, most)
+        for i, (_, ticks) in enumerate(axes)
+        for height, text in ticks
+    ]
+    layout = _axes_layout(len(axes), band) | {"annotations": notes}
+    return Figure(f"Settings beside the {title}", caption, data, layout, selects=True)
 
 
-def _note(x: float, height: float, text: str, most: int, *, yshift: int = 0) -> dict[str, Any]:
+def _line_of_run(
+    heights: Sequence[float | None], band: float, share: float, words: str
+) -> dict[str, Any]:
+    """Return a run's height at each axis: both edges of the axis's band, with lines between bands
+    alone; its middle is there to be hit.
+    """
+    xs = [[axis, None, axis + band / 2, None, axis + band] for axis in range(len(heights))]
+    ys = [[height, None, height, None, height] for height in heights]
+    sizes = [0, 0, 0, 0, *[5, 5, 0, 0, 0] * (len(heights) - 1), 0]
+    colour = f"@score {share:.2f}"
+    return {
+        "x": list(chain(*xs)),
+        "y": list(chain(*ys)),
+        "mode": "lines+markers",
+        "line": {"color": colour, "width": 1.5 + share},
+        "marker": {"color": colour, "size": sizes, "line": {"width": 0}},
+        "text": words,
+        "hovertemplate": "%{text}<extra></extra>",
+        "showlegend": False,
+    }
+
+
+def _axes_layout(num_axes: int, band: float) -> dict[str, Any]:
+    rail = {"type": "rect", "y0": -0.05, "y1": 1.05, "layer": "below"}
+    rail |= {"line": {"color": "@muted", "width": 1}}
+    hidden = {"visible": False, "fixedrange": True}
+    return {
+        "xaxis": {**hidden, "range": [-0.1, num_axes - 1 + band + 0.1]},
+        "yaxis": {**hidden, "range": [-0.08, 1.16]},
+        "shapes": [rail | {"x0": axis, "x1": axis + band} for axis in range(num_axes)],
+        "hovermode": "closest",
+        "margin": {"l": 20, "r": 20, "t": 20, "b": 10},
+    }
+
+
+def _note(
+    x: float, height: float, text: str, most: int = _MAX_LETTERS, *, yshift: int = 0
+) -> dict[str, Any]:
     short_text = text if len(text) <= most else f"{text[: most - 1]}…"
     font = {"size": 12, "color": "@text"} if yshift else {"size": 10.5, "color": "@muted"}
     place = {"x": x, "y": height, "yshift": yshift, "xanchor": "center", "showarrow": False}
     return {**place, "text": plain(short_text), "font": font}
 
 
-Ticks = list[tuple[float, str]]
-
-
 def _on_axis(values: Sequence[str]) -> tuple[list[float], Ticks]:
     """Return where the values of a setting stand between 0 and 1, and what is written there: few
     of them evenly apart, in their order.
     """
-    numbers = [number_in(value) for value in values]
-    known = [value for value in numbers if value is not None]
+    known = [value for text in values if (value := number_in(text)) is not None]
     different = sorted(set(values), key=lambda text: (number_in(text) or 0.0, text))
     if len(known) == len(values) and len(different) > MAX_GROUPS:
         return _on_scale(known)
     heights = {text: place / max(1, len(different) - 1) for place, text in enumerate(different)}
-    shown = list(heights.items()) if len(heights) <= 2 * MAX_GROUPS else []
-    return [heights[value] for value in values], [(height, text) for text, height in shown]
+    ticks = [(height, text) for text, height in heights.items()]
+    return [heights[value] for value in values], ticks if len(ticks) <= 2 * MAX_GROUPS else []
 
 
 def _on_scale(values: Sequence[float]) -> tuple[list[float], Ticks]:

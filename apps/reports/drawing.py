@@ -1,5 +1,7 @@
-"""Flat pictures of rectangles and words: as SVG for pages, as an image for GIF and PNG."""
+"""Flat pictures of rectangles and words: as SVG for pages, as an image for GIF."""
 
+import re
+from collections.abc import Container
 from colorsys import hls_to_rgb, rgb_to_hls
 from dataclasses import dataclass, field
 from html import escape
@@ -10,7 +12,6 @@ from runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from PIL.ImageDraw import ImageDraw
 
 _FINER = 2  # Times as fine as its pixels an image is drawn, so that its type is clear.
 
@@ -33,8 +34,8 @@ class Words(NamedTuple):
     text: str
     size: float
     fill: str
-    bold: bool
-    anchor: str
+    bold: bool = False
+    anchor: str = "middle"
 
 
 @dataclass
@@ -58,40 +59,29 @@ class Picture:
         self.rectangle(x, y, line, height, fill)
         self.rectangle(x + width - line, y, line, height, fill)
 
-    def words(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        size: float,
-        fill: str,
-        *,
-        bold: bool = False,
-        anchor: str = "middle",
-    ) -> None:
-        """Write a line."""
-        self.shapes.append(Words(x, y, text, size, fill, bold, anchor))
+    def words(self, x: float, y: float, text: str, size: float, fill: str, **how: Any) -> None:
+        """Write a line; `how` is bold or anchor, as `Words` have them."""
+        self.shapes.append(Words(x, y, text, size, fill, **how))
 
     def place(self, other: "Picture", x: float, y: float) -> None:
         """Draw another picture here, its upper left corner at (x, y)."""
         self.shapes += [shape._replace(x=shape.x + x, y=shape.y + y) for shape in other.shapes]
 
-    def svg(self) -> str:
+    def svg(self, attributes: str = "") -> str:
         """Return it as an SVG element, which grows and shrinks with its place in a page."""
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
-            'role="img" font-family="system-ui,sans-serif">'
+            f'role="img" font-family="system-ui,sans-serif"{attributes}>'
         ]
-        for fill, shapes in groupby(self.shapes, lambda shape: shape.fill):
-            paths = ""
-            for shape in shapes:
-                if isinstance(shape, Rectangle):
-                    x, y, width, height = (f"{value:g}" for value in shape[:4])
-                    paths += f"M{x} {y}h{width}v{height}h-{width}z"
-                else:
-                    parts += [_path(paths, fill)] * bool(paths) + [_text(shape)]
-                    paths = ""
-            parts += [_path(paths, fill)] * bool(paths)
+        for (kind, fill), shapes in groupby(self.shapes, lambda shape: (type(shape), shape.fill)):
+            if kind is Rectangle:
+                paths = (
+                    f"M{x:g} {y:g}h{width:g}v{height:g}h-{width:g}z"
+                    for x, y, width, height, *_ in shapes
+                )
+                parts.append(f'<path d="{"".join(paths)}" fill="{fill}"/>')
+            else:
+                parts += [_text(words) for words in shapes if isinstance(words, Words)]
         return "".join([*parts, "</svg>"])
 
     def image(self) -> "Image":
@@ -114,7 +104,12 @@ class Picture:
                 if right > left and bottom > top:
                     canvas.rectangle([left, top, right - 1, bottom - 1], fill=shape.fill)
             else:
-                _write(canvas, shape, ImageFont.load_default(_FINER * shape.size))
+                font = ImageFont.load_default(_FINER * shape.size)
+                # A bold line is drawn by a stroke around it.
+                stroke = _FINER * shape.size / 30 if shape.bold else 0
+                place, anchor = (_FINER * shape.x, _FINER * shape.y), f"{shape.anchor[0]}m"
+                anchor = anchor.replace("s", "l").replace("e", "r")
+                canvas.text(place, shape.text, shape.fill, font, anchor, stroke_width=stroke)
         return image.reduce(_FINER)
 
 
@@ -125,17 +120,12 @@ def mixed(colour: str, background: str, share: float) -> str:
     return f"#{bytes(parts).hex()}"
 
 
-def _write(canvas: "ImageDraw", words: Words, font: Any) -> None:
-    """Write a line letter by letter, with some room between them: a bold one is drawn by a stroke
-    around it, for which the font leaves none.
-    """
-    size, stroke = _FINER * words.size, _FINER * words.size / 30 if words.bold else 0
-    widths = [font.getlength(letter) + 0.02 * size + stroke for letter in words.text]
-    x = _FINER * words.x - {"start": 0, "middle": 0.5, "end": 1}[words.anchor] * sum(widths)
-    for letter, width in zip(words.text, widths, strict=True):
-        middle = x + width / 2, _FINER * words.y
-        canvas.text(middle, letter, words.fill, font, "mm", stroke_width=stroke)
-        x += width
+def dark_rules(html: str, place: str = "", kept: Container[str] = ()) -> str:
+    """Return CSS for dark paper: other colours for all that are drawn in a page, below a place."""
+    colours = sorted(set(re.findall(r'fill="(#[0-9a-fA-F]{6})"', html)))
+    return " ".join(
+        f'{place}[fill="{c}"] {{ fill: {darkened(c)} }}' for c in colours if c not in kept
+    )
 
 
 def darkened(colour: str) -> str:
@@ -146,10 +136,6 @@ def darkened(colour: str) -> str:
     duller = 0.5 if light > 0.8 else 0.85  # Digits stand on the light ones.
     parts = hls_to_rgb(hue, 0.95 - 0.85 * light, duller * saturation)
     return f"#{bytes(round(255 * part) for part in parts).hex()}"
-
-
-def _path(paths: str, fill: str) -> str:
-    return f'<path d="{paths}" fill="{fill}"/>'
 
 
 def _text(words: Words) -> str:

@@ -26,15 +26,14 @@ class Figure:
 
     Attributes:
         data, layout: as plotly has them.
-        wide: over the whole width of the page.
-        selects: a box that is drawn leaves the curves alone that pass through it.
+        selects: it is as wide as the page, and a box that is drawn in it leaves the curves alone
+            that pass through it.
     """
 
     title: str
     caption: str
     data: list[dict[str, Any]]
     layout: dict[str, Any] = field(default_factory=dict)
-    wide: bool = False
     selects: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -52,26 +51,56 @@ def short(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
 
 
-def error_bars(estimates: Sequence[Estimate | None], colour: int) -> dict[str, Any]:
-    def ends(sign: int) -> list[float | None]:
-        far = [e and (e.high if sign > 0 else e.low) for e in estimates]
-        pairs = zip(estimates, far, strict=True)
-        return [None if e is None or end is None else short(abs(end - e.value)) for e, end in pairs]
+def line(
+    name: str,
+    xs: Sequence[float | None],
+    ys: Sequence[float | None],
+    colour: str,
+    hover: str = "%{y:.1%}",
+    *,
+    size: float = 6,
+    dash: str = "",
+    errors: Sequence[Estimate | None] | None = None,
+) -> dict[str, Any]:
+    """Return a curve with points of a size, 0: without; `errors` are its values with intervals."""
+    trace = {"x": list(xs), "y": list(map(short, ys)), "name": name, "hovertemplate": hover}
+    trace["mode"] = "lines+markers" if size else "lines"
+    trace["line"] = {"color": colour, "width": 2} | ({"dash": dash} if dash else {})
+    if size:
+        trace["marker"] = {"size": size, "color": colour}
+    if errors is not None:
+        trace["error_y"] = error_bars(errors, colour)
+    return trace
 
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": ends(1),
-        "arrayminus": ends(-1),
-        "color": f"@{colour}",
-        "thickness": 1.2,
-        "width": 3,
-    }
+
+def error_bars(estimates: Sequence[Estimate | None], colour: str) -> dict[str, Any]:
+    def ends(name: str) -> list[float | None]:
+        far = [(e and getattr(e, name), e and e.value) for e in estimates]
+        return [
+            None if end is None or value is None else short(abs(end - value)) for end, value in far
+        ]
+
+    bars = {"type": "data", "symmetric": False, "array": ends("high"), "arrayminus": ends("low")}
+    return {**bars, "color": colour, "thickness": 1.2, "width": 3}
 
 
-def share_axis(**more: Any) -> dict[str, Any]:
+def titled(title: str, **more: Any) -> dict[str, Any]:
+    """Return an axis with a title."""
+    return {"title": {"text": title}, **more}
+
+
+def scaled(scale: str, data: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the vertical axis of some curves: `shares`, `log`, `zero` (from 0 on), or "" for one
+    that plotly chooses.
+    """
+    if scale == "log":
+        return log_axis(data, "y")
+    return {"shares": share_axis(), "zero": {"rangemode": "tozero"}, "": {}}[scale]
+
+
+def share_axis() -> dict[str, Any]:
     """Return an axis of shares, in percent."""
-    return {"tickformat": ".0%", "range": [-0.02, 1.02], **more}
+    return {"tickformat": ".0%", "range": [-0.02, 1.02]}
 
 
 def log_axis(data: Sequence[Mapping[str, Any]], name: str, **more: Any) -> dict[str, Any]:
@@ -81,7 +110,8 @@ def log_axis(data: Sequence[Mapping[str, Any]], name: str, **more: Any) -> dict[
     logs = [math.log10(value) for trace in data for value in trace[name] if value and value > 0]
     low, high = math.floor(min(logs, default=0)), math.ceil(max(logs, default=0))
     every = -(-(high - low) // _MAX_DECADES)
-    factors = (1, 2, 5) if every <= 1 and max(logs, default=0) - min(logs, default=0) < 3 else (1,)
+    is_narrow = every <= 1 and max(logs, default=0) - min(logs, default=0) < 3
+    factors = (1, 2, 5) if is_narrow else (1,)
     # One decade more at both ends: people zoom out.
     exponents = range(max(-300, low - every), min(300, high + every) + 1, max(1, every))
     values = [factor * 10.0**exponent for exponent in exponents for factor in factors]

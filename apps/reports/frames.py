@@ -16,12 +16,13 @@ from apps.reports.boards import (
     Board,
     asked,
     board_of_candidates,
+    board_of_step,
     draw,
 )
 from apps.reports.drawing import Picture
 from dataset.kinds.base import Puzzle
 from evaluation.solve import Reasoning
-from runtime.text import many
+from runtime.text import many, shown
 
 _TOP, _LINE, _BARS, _MARGIN = 40, 22, 46, 16
 _LINES = 3  # Of words below a board, at most.
@@ -51,18 +52,15 @@ def frames_of_steps(reasoning: Reasoning, right: np.ndarray | None = None) -> li
     puzzle = reasoning.puzzle
     num_steps, q_halt = len(reasoning.answers), reasoning.q_halt.tolist()
     frames = [Frame(asked(puzzle), "the puzzle", [], [], num_steps)]
-    before = puzzle.question
     for step, answer in enumerate(reasoning.answers):
-        changed = puzzle.kind.changed(puzzle.question, before, answer)
         certainty = None if reasoning.certainty is None else reasoning.certainty[step]
-        board = Board(puzzle, answer, certainty, changed, right=right)
-        verdict = reasoning.judge(step)
-        words = [f"{many(int(changed.sum()), 'cell')} changed", verdict.words]
+        board = board_of_step(puzzle, frames[-1].board.answer, answer, certainty, right)
+        changed = 0 if board.changed is None else int(board.changed.sum())
+        words = [f"{many(changed, 'cell')} changed", reasoning.judge(step).words]
         said = [] if np.isnan(q_halt[step]) else q_halt[: step + 1]
         if said:
             words[0] += f"; Q: {said[-1]:.1%} sure that all is right"
         frames.append(Frame(board, f"ACT step {step + 1} of {num_steps}", words, said, num_steps))
-        before = answer
     return frames
 
 
@@ -97,8 +95,7 @@ def without_idle_end(frames: Sequence[Frame]) -> list[Frame]:
     """Return frames whose last one says what came of it; of those at the end in which the answer
     stayed as it was the last one alone.
     """
-    last = frames[-1].board
-    place = len(frames) - 1
+    last, place = frames[-1].board, len(frames) - 1
     while place and _show_the_same(frames[place - 1].board, last):
         place -= 1
     solved = last.puzzle.kind.judge(last.puzzle.question, last.answer, last.puzzle.target).solved
@@ -108,11 +105,10 @@ def without_idle_end(frames: Sequence[Frame]) -> list[Frame]:
 
 
 def _show_the_same(one: Board, other: Board) -> bool:
-    if one.marks != other.marks or not np.array_equal(one.answer, other.answer):
-        return False
+    is_same = one.marks == other.marks and np.array_equal(one.answer, other.answer)
     if one.candidates is None or other.candidates is None:
-        return True
-    return np.array_equal(one.candidates, other.candidates)
+        return is_same
+    return is_same and np.array_equal(one.candidates, other.candidates)
 
 
 def picture_of(frame: Frame) -> Picture:
@@ -128,17 +124,11 @@ def picture_of(frame: Frame) -> Picture:
     picture.place(board, left, _TOP)
     y = _TOP + board.height + _LINE
     for line in frame.words[:_LINES]:
-        picture.words(_MARGIN, y, _cut(line, width), 14, INK, anchor="start")
+        picture.words(_MARGIN, y, shown(line, int(width / 7.6)), 14, INK, anchor="start")
         y += _LINE
     if frame.num_steps:
         _draw_bars(picture, frame, height - _MARGIN)
     return picture
-
-
-def _cut(line: str, width: int) -> str:
-    """Return what of a line fits into a picture."""
-    most = int(width / 7.6)
-    return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def _draw_bars(picture: Picture, frame: Frame, bottom: float) -> None:

@@ -1,6 +1,6 @@
 """Small parts of a page. What comes from a run goes through `text`, and nothing else escapes it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -72,10 +72,10 @@ def interval(low: float, high: float) -> str:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, sortable: bool = False) -> str:
     """Return a table that scrolls sideways where it is too wide; the first cells are headings.
-
-    Args:
-        header: names of the columns, escaped already.
+    The header's names are escaped already. Without rows: "".
     """
+    if not rows:
+        return ""
     numbers = [any(row[i].kind == "n" for row in rows) for i in range(len(header))]
     head = "".join(
         f'<th scope="col"{" class=n" if is_number else ""}>{name}</th>'
@@ -91,6 +91,31 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, sortable: bo
 
 def _heading(cell: Cell) -> str:
     return str(cell).replace("<td", '<th scope="row"', 1)[: -len("</td>")] + "</th>"
+
+
+def details(summary: str, inner: str, attributes: str = "") -> str:
+    """Return what is closed until it is asked for; all of it is escaped already."""
+    return f"<details{attributes}><summary>{summary}</summary>{inner}</details>"
+
+
+def pairs(summary: str, values: Iterable[tuple[str, object]]) -> str:
+    """Return names with their values as a closed table."""
+    rows = "".join(
+        f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td></tr>'
+        for name, value in values
+    )
+    inner = f'<div class="scroll"><table class="settings"><tbody>{rows}</tbody></table></div>'
+    return details(summary, inner)
+
+
+def intro(sentence: str) -> str:
+    """Return a sentence at the beginning of a section, escaped already."""
+    return f'<p class="intro">{sentence}</p>'
+
+
+def state(name: str) -> str:
+    """Return the state of a run as a mark."""
+    return f'<span class="state {name}">{name}</span>'
 
 
 def tile(name: str, value: str, more: str = "", *, extra: str = "", first: bool = False) -> str:

@@ -15,6 +15,7 @@ from functools import cache
 from html import escape
 from pathlib import Path
 
+from apps.reports.drawing import dark_rules
 from apps.reports.figure import Figure
 from apps.reports.html import text
 from runtime.errors import ConfigError
@@ -52,24 +53,23 @@ class Page:
 
     def draw(self, figures: Sequence[Figure]) -> str:
         """Return places for figures, side by side."""
-        if not figures:
-            return ""
         cards = []
-        for figure in figures:
-            wide = " wide" if figure.wide else ""
+        for number, figure in enumerate(figures, start=len(self.figures)):
+            wide = " wide" if figure.selects else ""
             caption = f'<p class="caption">{escape(figure.caption)}</p>' if figure.caption else ""
             cards.append(
                 f'<figure class="card{wide}"><h3>{escape(figure.title)}</h3>{caption}'
-                f'<div class="plot" id="plot-{len(self.figures)}">'
+                f'<div class="plot" id="plot-{number}">'
                 f'<p class="unplotted">{_UNPLOTTED}</p></div></figure>'
             )
-            self.figures.append(figure)
-        return f'<div class="figures">{"".join(cards)}</div>'
+        self.figures += figures
+        return f'<div class="figures">{"".join(cards)}</div>' if cards else ""
 
     def to_html(self) -> str:
         """Return the page."""
         library = plotly_script() if self.figures else ""
-        style, script = (_own(name) for name in ("page.css", "page.js"))
+        here = Path(__file__).parent
+        style, script = ((here / name).read_text() for name in ("page.css", "page.js"))
         drawn = [figure.to_json() for figure in self.figures]
         data = json.dumps(drawn, separators=(",", ":"), allow_nan=False)
         data = data.replace("<", "\\u003c")  # It would end the element.
@@ -83,6 +83,9 @@ class Page:
             f'<section><h2 id="{name}">{title}</h2>{html}</section>'
             for name, title, html in self.sections
         )
+        # Colours of ARC mean something, and stay.
+        dark = dark_rules(sections, ".row:not(.coloured) ")
+        style += f"@media screen and (prefers-color-scheme: dark) {{ {dark} }}"
         return "\n".join(
             (
                 '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -99,10 +102,6 @@ class Page:
                 f"<script>{script}</script>\n</body>\n</html>\n",
             )
         )
-
-
-def _own(name: str) -> str:
-    return (Path(__file__).parent / name).read_text()
 
 
 @cache

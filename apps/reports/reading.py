@@ -4,14 +4,12 @@ what cannot be read becomes a note.
 """
 
 import csv
-import io
 import json
 import math
 import re
-import reprlib
 from array import array
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -22,7 +20,8 @@ import yaml
 
 from apps.reports.status import SWEEP, Status, is_run, modified, read_status, sweep_of
 from apps.reports.thinning import Curve
-from apps.reports.values import MAX_VALUES, at, num_values, number, number_in, parsed
+from apps.reports.values import MAX_VALUES, num_values, parsed
+from evaluation.values import at, number, number_in
 from runtime.files import open_regular, read_bounded
 from runtime.text import shown
 from training.checkpoint.published import PlainLoader
@@ -48,8 +47,6 @@ _NOT_FINITE = ("nan", "inf", "-inf")  # As metrics.jsonl has them.
 _LARGEST = 1e15  # Of what is known of a puzzle.
 # Other JSON files in a run's folder.
 _OTHERS = ("submission", SWEEP, "results.json")
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxstring, _SHORT.maxother = 4, 20, 100, 100
 _NAME = re.compile(r"(train|eval|diagnose)/[^\x00-\x1f<>&\"']{1,100}")
 
 
@@ -72,7 +69,6 @@ class Result:
 
     Attributes:
         name: of the file.
-        content: as it is; see `at` and `number`.
         records: the table of its puzzles.
         answers: what its answers show, see `evaluation.records.Answers`.
     """
@@ -114,6 +110,21 @@ class Run:
     swept: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    @contextmanager
+    def noting(self, name: str, missing: str = "") -> Iterator[None]:
+        """Note what goes wrong with a file; that it is missing in these words, or not at all."""
+        try:
+            yield
+        except FileNotFoundError:
+            self.notes += [f"{name}: is not there, {missing}"] if missing else []
+        except OSError as error:
+            self.notes.append(f"{name}: {shown(error.strerror or error, 200)}")
+        except RecursionError:
+            self.notes.append(f"{name}: is nested too deep")
+        except (ValueError, csv.Error, yaml.YAMLError) as error:
+            kind = "YAML" if isinstance(error, yaml.YAMLError) else "JSON"
+            self.notes.append(f"{name}: no {kind}: {shown(' '.join(str(error).split()), 200)}")
+
 
 def lines_of(file: BinaryIO) -> Iterator[bytes | None]:
     """Yield the lines of a file, with their ends, in bounded memory: None for one over 1 MiB."""
@@ -132,19 +143,23 @@ def find_runs(folder: Path, depth: int = 4) -> list[Path]:
     """
     if is_run(folder):
         return [folder]
-    if depth == 0:
-        return []
-    try:
-        inner = sorted(path for path in folder.iterdir() if _is_folder(path))
-    except OSError:
-        return []
-    return [run for path in inner if path.name[0] != "." for run in find_runs(path, depth - 1)]
+    inner = (
+        [p for p in _entries(folder, "*") if p.name[0] != "." and _is_folder(p)] if depth else []
+    )
+    return [run for path in inner for run in find_runs(path, depth - 1)]
 
 
 def _is_folder(path: Path) -> bool:
     with suppress(OSError):
-        return path.is_dir() and not path.is_symlink()
+        return path.is_dir()
     return False
+
+
+def _entries(folder: Path, pattern: str) -> list[Path]:
+    """Return what is in a folder, but for links."""
+    with suppress(OSError):
+        return sorted(path for path in folder.glob(pattern) if not path.is_symlink())
+    return []
 
 
 def read_run(folder: Path, most: int = MAX_VALUES) -> Run:
@@ -155,62 +170,46 @@ def read_run(folder: Path, most: int = MAX_VALUES) -> Run:
     _read_config(run)
     _read_metrics(run)
     _read_results(run, most)
-    _read_sweep(run)
+    values = at(sweep_of(folder.parent), "jobs", folder.name, "values")
+    if isinstance(values, dict):
+        run.swept = {shown(key): shown(value) for key, value in list(values.items())[:50]}
     return run
 
 
 def _read_config(run: Run) -> None:
-    path = run.folder / CONFIG_FILE
-    try:
-        content = yaml.load(read_without_links(path, _MAX_CONFIG), PlainLoader)
+    with run.noting(CONFIG_FILE, "so the settings are not known"):
+        content = yaml.load(read_without_links(run.folder / CONFIG_FILE, _MAX_CONFIG), PlainLoader)
         pairs = flatten(content) if isinstance(content, dict) else iter(())
-        for key, value in islice(pairs, _MAX_SETTINGS):
-            run.settings[shown(key, 100)] = _as_text(value)
+        run.settings = {shown(k, 100): _as_text(v) for k, v in islice(pairs, _MAX_SETTINGS)}
         if not run.settings:
-            run.notes.append(f"{path.name}: holds no settings")
-    except FileNotFoundError:
-        run.notes.append(f"{path.name}: is not there, so the settings are not known")
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        run.notes.append(f"{path.name}: {_reason(error)}")
+            run.notes.append(f"{CONFIG_FILE}: holds no settings")
 
 
 def _as_text(value: object) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)  # As it is written in the file.
-    return shown(_SHORT.repr(value) if isinstance(value, list | tuple | set) else value, 200)
+    return shown(value, 200)
 
 
 def _read_metrics(run: Run) -> None:
     path, bad = run.folder / METRICS_FILE, 0
-    try:
-        _require_no_link(path)
-        with open_regular(path) as file:
-            for line in lines_of(file):
-                record = None if line is None else _record_in(line)
-                step = None if record is None else record.get("step")
-                if record is not None and type(step) is int and 0 <= step < 2**53:
-                    _add_record(run, step, record)
-                else:
-                    bad += 1
-    except FileNotFoundError:
-        if not (run.folder / SWEEP).exists():
-            run.notes.append(f"{path.name}: is not there, so there are no curves")
-    except OSError as error:
-        run.notes.append(f"{path.name}: {_reason(error)}")
+    missing = "" if (run.folder / SWEEP).exists() else "so there are no curves"
+    with run.noting(METRICS_FILE, missing), opened_without_links(path) as file:
+        for line in lines_of(file):
+            record: Any = None
+            with suppress(ValueError, RecursionError):
+                record = None if line is None else json.loads(line)
+            step = record.get("step") if isinstance(record, dict) else None
+            if type(step) is int and 0 <= step < 2**53:
+                _add_record(run, step, record)
+            else:
+                bad += 1
     if bad:
         what = "line that cannot be read was" if bad == 1 else "lines that cannot be read were"
-        run.notes.append(f"{path.name}: {bad:,} {what} left out")
+        run.notes.append(f"{METRICS_FILE}: {bad:,} {what} left out")
 
 
-def _record_in(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def _add_record(run: Run, step: int, record: Mapping[str, Any]) -> None:
+def _add_record(run: Run, step: int, record: dict[str, Any]) -> None:
     for name, value in record.items():
         if not isinstance(value, float):
             value = _as_float(value)
@@ -236,6 +235,20 @@ def _as_float(value: Any) -> float | None:
     return None
 
 
+class _Room:
+    """How many bytes and values of JSON may still be read."""
+
+    def __init__(self, num_values: int) -> None:
+        self._bytes, self._values = _MAX_ALL_JSON, num_values
+
+    def read(self, path: Path) -> Any:
+        text = read_without_links(path, min(_MAX_JSON, self._bytes))
+        self._bytes -= len(text)
+        content = parsed(text, self._values)
+        self._values -= num_values(text)
+        return content
+
+
 def _read_results(run: Run, most: int) -> None:
     """Read what evaluations have written in the folder, and in folders of it that are neither
     checkpoints nor hidden.
@@ -245,34 +258,19 @@ def _read_results(run: Run, most: int) -> None:
     during = sorted((p for p in below if p.name.startswith("eval_step_")), key=modified)
     folders = [run.folder, *(p for p in below if p not in during), *during[-1:]]
     files = [path for folder in folders[:_MAX_RESULTS] for path in _entries(folder, "*.json")]
-    left, values_left = _MAX_ALL_JSON, most
+    room = _Room(most)
     for path in files[: 4 * _MAX_RESULTS]:
-        name = str(path.relative_to(run.folder))
+        name, content = shown(path.relative_to(run.folder), 100), None
         if path.stem.endswith(RECORDS) or path.name.startswith(_OTHERS):
             continue
-        try:
-            text = read_without_links(path, min(_MAX_JSON, left))
-            left -= len(text)
-            content = parsed(text, values_left)
-            values_left -= num_values(text)
-        except (OSError, ValueError, RecursionError) as error:
-            run.notes.append(f"{shown(name)}: {_reason(error)}")
-            continue
+        with run.noting(name):
+            content = room.read(path)
         if path.name.startswith(VOTES) and isinstance(content, dict):
-            if len(run.votes) < _MAX_VOTES:
-                run.votes.append((shown(name, 100), content))
+            run.votes += [(name, content)] if len(run.votes) < _MAX_VOTES else []
         elif _is_result(content) and len(run.results) < _MAX_RESULTS:
-            result = Result(shown(name, 100), content)
-            values_left -= _read_records(run, result, path, values_left)
-            run.results.append(result)
+            run.results.append(Result(name, content))
+            _read_records(run, run.results[-1], path, room)
     run.results.sort(key=lambda result: (-result.step, result.name))
-
-
-def _entries(folder: Path, pattern: str) -> list[Path]:
-    try:
-        return sorted(path for path in folder.glob(pattern) if not path.is_symlink())
-    except OSError:
-        return []
 
 
 def _is_result(content: object) -> bool:
@@ -282,59 +280,40 @@ def _is_result(content: object) -> bool:
     )
 
 
-def _read_records(run: Run, result: Result, path: Path, most: int) -> int:
-    """Read what lies beside an evaluation; returns how many of `most` values of JSON that has."""
+def _read_records(run: Run, result: Result, path: Path, room: _Room) -> None:
+    """Read what lies beside an evaluation."""
     table, answers = (path.with_name(f"{path.stem}{RECORDS}{end}") for end in (".csv", ".json"))
-    try:
-        _require_no_link(table)
-        with open_regular(table) as file:
-            result.records = Records(_columns(file))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, csv.Error) as error:
-        run.notes.append(f"{shown(table.name)}: {_reason(error)}")
-    try:
-        text = read_without_links(answers, _MAX_JSON)
-        content = parsed(text, most)
+    with run.noting(shown(table.name)), opened_without_links(table) as file:
+        result.records = Records(_columns(file))
+    with run.noting(shown(answers.name)):
+        content = room.read(answers)
         result.answers = content if isinstance(content, dict) else None
-        return num_values(text)
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, RecursionError) as error:
-        run.notes.append(f"{shown(answers.name)}: {_reason(error)}")
-    return 0
+
+
+def rows_of(file: BinaryIO) -> Iterator[list[str]]:
+    """Yield the cells of each line of a table, the header first, within limits: lines that are too
+    long, or have more or fewer cells than the header, are left out.
+    """
+    length = None
+    for line in islice((line for line in lines_of(file) if line is not None), _MAX_ROWS + 1):
+        text = line.decode(errors="replace").rstrip("\r\n")
+        cells = next(csv.reader([text]), [])
+        if length in (None, len(cells)):
+            length = len(cells)
+            yield cells[:_MAX_COLUMNS]
 
 
 def _columns(file: BinaryIO) -> dict[str, np.ndarray]:
     """Read a table of numbers; what is none counts as unknown, and text columns as all unknown."""
-    rows = (line for line in lines_of(file) if line is not None)
-    header = _cells(next(rows, b""))
-    names = header[:_MAX_COLUMNS]
+    rows = rows_of(file)
+    names = next(rows, [])
     columns = [array("d") for _ in names]
-    for line, _ in zip(rows, range(_MAX_ROWS), strict=False):
-        cells = _cells(line)
-        if len(cells) == len(header):
-            for column, cell in zip(columns, cells, strict=False):
-                column.append(_float(cell))
+    for cells in rows:
+        for column, cell in zip(columns, cells, strict=True):
+            value = number_in(cell)
+            column.append(math.nan if value is None or abs(value) > _LARGEST else value)
     arrays = (np.frombuffer(column) if column else np.zeros(0) for column in columns)
     return dict(zip(names, arrays, strict=True))
-
-
-def _cells(line: bytes) -> list[str]:
-    return next(csv.reader(io.StringIO(line.decode(errors="replace").rstrip("\r\n"))), [])
-
-
-def _float(text: str) -> float:
-    value = number_in(text)
-    return math.nan if value is None or abs(value) > _LARGEST else value
-
-
-def _read_sweep(run: Run) -> None:
-    """Note what a sweep gave the run, and what became of it there."""
-    jobs = at(sweep_of(run.folder.parent), "jobs")
-    values = at(jobs, run.folder.name, "values")
-    if isinstance(values, dict):
-        run.swept = {shown(key): shown(value) for key, value in list(values.items())[:50]}
 
 
 def read_without_links(path: Path, limit: int) -> bytes:
@@ -347,16 +326,13 @@ def read_without_links(path: Path, limit: int) -> bytes:
     return read_bounded(path, limit)
 
 
+def opened_without_links(path: Path) -> BinaryIO:
+    """Open a regular file that is no link."""
+    _require_no_link(path)
+    return open_regular(path)
+
+
 def _require_no_link(path: Path) -> None:
     # It may lead to what is nobody's business, and a page is there to be handed on.
     if path.is_symlink():
         raise OSError("is a link, and is not followed")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return shown(error.strerror or error, 200)
-    if isinstance(error, RecursionError):
-        return "is nested too deep"
-    kind = "YAML" if isinstance(error, yaml.YAMLError) else "JSON"
-    return f"no {kind}: {shown(' '.join(str(error).split()), 200)}"

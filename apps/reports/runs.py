@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from apps.reports.comparison import seed_table
-from apps.reports.listing import Listed, as_text, frames, frames_of_all, list_runs
+from apps.reports.listing import as_json, as_text, frames, frames_of_all, list_runs
 from apps.reports.reading import read_run
+from apps.reports.status import Status
 from apps.sweeps.table import WRITERS
 from runtime.errors import ConfigError, exit_code
 from runtime.process import print_error
@@ -26,20 +27,17 @@ _CLEAR = "\x1b[H\x1b[J"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """List or follow what the command line asks for; return the exit code."""
-    summary = str(__doc__).split("\n")[0]
-    parser = argparse.ArgumentParser(prog="runs.py", description=summary)
+    parser = argparse.ArgumentParser(prog="runs.py", description=str(__doc__).split("\n")[0])
+    add = parser.add_argument
     where = "the folder with all runs (default: checkpoints)"
-    parser.add_argument("folder", nargs="?", type=run_named, default=_ALL, help=where)
+    add("folder", nargs="?", type=run_named, default=_ALL, help=where)
     follow = "follow a run until its end (default: all that are at work, until ctrl-C)"
-    parser.add_argument(
-        "--watch", nargs="?", const=True, type=run_named, metavar="RUN", help=follow
-    )
+    add("--watch", nargs="?", const=True, type=run_named, metavar="RUN", help=follow)
     pause = "seconds between two looks at it (default: 2)"
-    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help=pause)
-    parser.add_argument("--json", action="store_true", help="write JSON, for programs")
+    add("--interval", type=float, default=2.0, metavar="SECONDS", help=pause)
+    add("--json", action="store_true", help="write JSON, for programs")
     table = "write the mean score over seeds, and its spread, with a column for each setting"
-    forms = {"nargs": "?", "const": "markdown", "choices": list(WRITERS)}
-    parser.add_argument("--table", **forms, help=table)
+    add("--table", nargs="?", const="markdown", choices=list(WRITERS), help=table)
     options = parser.parse_args(arguments)
     try:
         if options.table is not None:
@@ -47,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.watch is not None:
             watch(options.folder, options.watch, max(0.1, options.interval))
         else:
-            show(_runs(options.folder), as_json=options.json)
+            show(_runs(options.folder), for_programs=options.json)
     except ConfigError as error:
         print_error(str(error))
         return exit_code(error) or 1
@@ -59,16 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _runs(folder: Path) -> list[Listed]:
+def _runs(folder: Path) -> list[Status]:
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; runs.py FOLDER looks elsewhere")
     return list_runs(folder)
 
 
-def show(runs: Sequence[Listed], *, as_json: bool) -> None:
+def show(runs: Sequence[Status], *, for_programs: bool) -> None:
     """Print the list of runs."""
-    if as_json:
-        sys.stdout.write(json.dumps([one.to_json() for one in runs], indent=1) + "\n")
+    if for_programs:
+        sys.stdout.write(json.dumps(list(map(as_json, runs)), indent=1) + "\n")
     elif runs:
         width, in_colour = terminal_width(sys.stdout), colours(sys.stdout)
         sys.stdout.write(as_text(runs, in_colour=in_colour, width=width) + "\n")
@@ -95,15 +93,13 @@ def watch(folder: Path, run: Path | Literal[True], interval: float) -> None:
         shown = frames_of_all(folder, interval, width)
     else:
         shown = frames(run, interval, width)
-    told: dict[Path, object] = {}
+    told, is_terminal = dict[Path, object](), sys.stdout.isatty()
     for runs, screen in shown:
-        if sys.stdout.isatty():
-            sys.stdout.write(f"{_CLEAR}{screen}\n")
-        elif not runs and not told:
-            sys.stdout.write(f"{screen}\n")
+        if is_terminal or not (runs or told):
+            sys.stdout.write(f"{_CLEAR * is_terminal}{screen}\n")
             told[folder] = None
-        for one in () if sys.stdout.isatty() else runs:
-            place = (one.status.state, one.status.step)
+        for one in () if is_terminal else runs:
+            place = (one.state, one.step)
             if told.get(one.folder) != place:
                 told[one.folder] = place
                 sys.stdout.write(as_text([one], in_colour=False).split("\n")[1] + "\n")

@@ -105,11 +105,10 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
     num_rows, cells = (*arrays["inputs"].shape, 0, 0)[:2]
     for field, array in arrays.items():
         shape = (num_rows, cells) if field in ("inputs", "preds") else (num_rows,)
-        kinds = "f" if field == "q_halt_logits" else "iu"
+        kinds, wanted = ("f", "floats") if field == "q_halt_logits" else ("iu", "integers")
         if array.shape != shape or array.dtype.kind not in kinds:
-            wanted = f"{'floats' if kinds == 'f' else 'integers'} {list(shape)}"
             found = f"{field} is {array.dtype} {list(array.shape)}"
-            raise DatasetError(f"{path}: {found}, expected {wanted}")
+            raise DatasetError(f"{path}: {found}, expected {wanted} {list(shape)}")
     if not cells or math.isqrt(cells) ** 2 != cells:
         raise DatasetError(f"{path}: {cells} cells in a row are no square canvas")
     return arrays

@@ -2,7 +2,7 @@
 
 import csv
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 # Where each puzzle stands, and the puzzle.
 Puzzles = Iterator[tuple[str, Puzzle]]
+# What became of a puzzle: in words, whether it is solved (None: not known), and its frames.
+Told = tuple[str, bool | None, "Callable[[], list[Frame]]"]
 
 
 def main(overrides: list[str]) -> None:
@@ -51,9 +53,8 @@ def main(overrides: list[str]) -> None:
         from apps.reports.animation import require_suffix
 
         require_suffix(Path(config.animate))
-    kind = kind_read_by(trained)
     puzzles: list[Puzzle] = []
-    for source, puzzle in read_puzzles(config, trained, kind):
+    for source, puzzle in read_puzzles(config, trained, kind_read_by(trained)):
         first = puzzles[0] if puzzles else puzzle
         cells = trained.facts.seq_len if trained.facts else first.question.size
         if puzzle.kind is not first.kind:
@@ -79,89 +80,77 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     prepare_host(config.num_threads)
     arch, model = load_for(puzzles, trained, device, overrides)
     if arch.searches:
-        return deduce(config, trained, model, device, puzzles)
+        return tell_all(config, trained, puzzles, _deduced(config, model, device, puzzles))
     halts = model.halting_head is not None
     config.require_model(trained.run.arch, halts=halts, name=trained.weights)
-    reasonings = reason(model, puzzles, device, config)
     learns_continue = not arch.no_ACT_continue and arch.heads.q is not None
-    tally = Tally(config, puzzles, trained)
-    for reasoning in reasonings:
-        text = describe(reasoning, learns_continue=learns_continue, colour=colours(sys.stdout))
-        tally.tell(text, reasoning.judge().solved, partial(frames_of_steps, reasoning))
-    tally.close()
+    in_colour = colours(sys.stdout)
+    told = (
+        (
+            describe(reasoning, learns_continue=learns_continue, colour=in_colour),
+            reasoning.judge().solved,
+            partial(frames_of_steps, reasoning),
+        )
+        for reasoning in reason(model, puzzles, device, config)
+    )
+    tell_all(config, trained, puzzles, told)
 
 
-class Tally:
-    """Prints what became of each puzzle, and at the end of how many were solved."""
-
-    def __init__(self, config: SolveConfig, puzzles: list[Puzzle], trained: TrainedModel) -> None:
-        self._animate, self._number = config.animate, len(puzzles)
-        self._places = [puzzle.place for puzzle in puzzles]
-        step = "" if trained.step is None else f", step {trained.step:,}"
-        self._model = f"{trained.weights.absolute().parent.name}{step}"
-        self._told: list[bool | None] = []
-
-    def tell(self, text: str, solved: bool | None, frames: "Callable[[], list[Frame]]") -> None:
-        """Print what is said of the next puzzle, and write its moving picture if asked for."""
-        self._told.append(solved)
-        number = len(self._told)
-        place = self._places[number - 1] or f"puzzle {number} of {self._number}"
+def tell_all(
+    config: SolveConfig, trained: TrainedModel, puzzles: Sequence[Puzzle], told: Iterable[Told]
+) -> None:
+    """Print what became of each puzzle, write its moving picture if asked for, and at the end print
+    how many were solved.
+    """
+    step = "" if trained.step is None else f", step {trained.step:,}"
+    model = f"{trained.weights.absolute().parent.name}{step}"
+    verdicts: list[bool | None] = []
+    for number, (puzzle, (text, solved, frames)) in enumerate(zip(puzzles, told, strict=True), 1):
+        verdicts.append(solved)
+        place = puzzle.place or f"puzzle {number} of {len(puzzles)}"
         sys.stdout.write(f"{place}\n{text}\n")
-        if self._animate is not None:
+        if config.animate is not None:
             from apps.reports.animation import animate
 
-            path = Path(self._animate)
-            if self._number > 1:
-                path = path.with_stem(f"{path.stem}-{number}")
-            told = animate(frames(), path, place, self._model)
-            sys.stdout.write(f"written: {told}\n")
+            path = Path(config.animate)
+            path = path.with_stem(f"{path.stem}-{number}") if len(puzzles) > 1 else path
+            sys.stdout.write(f"written: {animate(frames(), path, place, model)}\n")
         sys.stdout.write("\n")
-
-    def close(self) -> None:
-        """Print of how many puzzles the answer is right."""
-        unknown = self._told.count(None)
-        more = f"; of {unknown} the right answer is not known" if unknown else ""
-        sys.stdout.write(f"solved: {self._told.count(True)} of {self._number}{more}\n")
+    unknown = verdicts.count(None)
+    more = f"; of {unknown} the right answer is not known" if unknown else ""
+    sys.stdout.write(f"solved: {verdicts.count(True)} of {len(puzzles)}{more}\n")
 
 
 def require_read(config: SolveConfig, deduces: bool) -> None:
     """Raise ConfigError at a setting that says nothing of a model that `deduces`, or does not."""
-    searched = {"search"}
     thought = {*ThinkingSettings.model_fields, "steps"} - {"seed"}
-    fields = SolveConfig.model_fields
-    for name in sorted(thought if deduces else searched):
-        if getattr(config, name) != fields[name].default:
+    for name in sorted(thought if deduces else {"search"}):
+        if getattr(config, name) != SolveConfig.model_fields[name].default:
             kind = "strikes candidates and guesses (arch=lattice)" if deduces else "does not search"
             raise ConfigError(f"{name} says nothing: this model {kind}")
 
 
-def deduce(
-    config: SolveConfig,
-    trained: TrainedModel,
-    model: "ACTLossHead",
-    device: "torch.device",
-    puzzles: list[Puzzle],
-) -> None:
-    """Print what the chain of a search that answered struck and guessed, and its answer."""
+def _deduced(
+    config: SolveConfig, model: "ACTLossHead", device: "torch.device", puzzles: Sequence[Puzzle]
+) -> Iterator[Told]:
+    """Yield what the chain of a search that answered struck and guessed, and its answer."""
     from apps.lattice.narration import tell
     from apps.reports.frames import frames_of_rounds
 
-    tally, settings = Tally(config, puzzles, trained), config.search
     for number, puzzle in enumerate(puzzles):
         row = puzzle.row if puzzle.place else number
-        found, rounds = search_for(puzzle, model, device, settings, row=row, seed=config.seed)
+        found, rounds = search_for(puzzle, model, device, config.search, row=row, seed=config.seed)
         lines = [note] if (note := note_on(puzzle)) else []
-        answer, verdict = puzzle.question, None
+        answer, said, solved = puzzle.question, None, False
         if found.answer is not None:
             answer = puzzle.kind.to_grid(found.answer)
             verdict = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
+            said, solved = verdict.words, verdict.solved is True
         if found.chain is not None:
             lines += tell(rounds, found.chain, puzzle.kind)
         lines.append(as_text(Board(puzzle, answer), colour=colours(sys.stdout)))
-        lines.append(verdict_of(found, verdict and verdict.words, settings.chains))
-        solved = verdict is not None and verdict.solved is True
-        tally.tell("\n".join(lines), solved, partial(frames_of_rounds, puzzle, rounds, found))
-    tally.close()
+        lines.append(verdict_of(found, said, config.search.chains))
+        yield "\n".join(lines), solved, partial(frames_of_rounds, puzzle, rounds, found)
 
 
 def verdict_of(found: "Found", said: str | None, num_chains: int) -> str:
@@ -193,39 +182,23 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel, kind: Kind | None) 
         yield "puzzle", _parsed("puzzle", config.puzzle, kind)
     elif config.count is not None or config.index is not None:
         yield from data_set_puzzles(config, trained)
-    elif config.file is not None and config.file != "-":
-        yield from file_puzzles(Path(config.file), config, trained, kind)
-    elif sys.stdin.isatty():
+    elif config.file is not None and config.file.endswith(".json"):
+        if kind not in (None, ARC):
+            raise DatasetError(f"{config.file}: this model reads {kind.name} puzzles")
+        names = arc_identifiers(config, trained)
+        found = arc_puzzles(read_arc_task(Path(config.file)), names)
+        yield from ((config.file, puzzle) for puzzle in found)
+    elif config.file in (None, "-") and sys.stdin.isatty():
         raise ConfigError("no puzzle: set puzzle=53..7..., file=FILE, index=N or count=N")
     else:
+        is_file = config.file not in (None, "-")
+        source = str(config.file) if is_file else "standard input"
         try:
-            lines = list(sys.stdin)
-        except ValueError:
-            raise DatasetError("standard input: not text") from None
-        yield from parse_lines(lines, "standard input", kind)
-
-
-def file_puzzles(
-    path: Path, config: SolveConfig, trained: TrainedModel, kind: Kind | None
-) -> Puzzles:
-    """Yield the puzzles of a text file, of a picture of a maze, or of an ARC task."""
-    of_suffix = {".json": ARC, ".png": MAZE}.get(path.suffix)
-    if of_suffix and kind and kind is not of_suffix:
-        raise DatasetError(f"{path}: this model reads {kind.name} puzzles")
-    if path.suffix == ".json":
-        names = arc_identifiers(config, trained)
-        yield from ((str(path), puzzle) for puzzle in arc_puzzles(read_arc_task(path), names))
-    elif path.suffix == ".png":
-        from apps.reports.pixels import read_maze
-
-        yield str(path), read_maze(path, trained.facts and trained.facts.seq_len)
-    else:
-        try:
-            lines = path.read_text().splitlines()
+            lines = Path(source).read_text().splitlines() if is_file else list(sys.stdin)
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "not a text file"
-            raise DatasetError(f"{path}: {reason}") from None
-        yield from parse_lines(lines, str(path), kind)
+            reason = getattr(error, "strerror", None) or "not text"
+            raise DatasetError(f"{source}: {reason}") from None
+        yield from parse_lines(lines, source, kind)
 
 
 def parse_lines(lines: Iterable[str], source: str, kind: Kind | None = None) -> Puzzles:
@@ -251,9 +224,8 @@ def parse_lines(lines: Iterable[str], source: str, kind: Kind | None = None) -> 
 
 def _parsed(place: str, text: str, kind: Kind | None) -> Puzzle:
     if kind is ARC:
-        raise DatasetError(
-            f"{place}: this model reads ARC tasks; give it file=TASK.json, index=N or count=N"
-        )
+        accepted = "file=TASK.json, index=N or count=N"
+        raise DatasetError(f"{place}: this model reads ARC tasks; give it {accepted}")
     try:
         return parse_puzzle(text, kind)
     except ValueError as error:

@@ -6,18 +6,19 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from apps.reports.values import at, number, parsed
+from apps.reports.values import parsed
 from dataset.format.reading import load_metadata
 from evaluation.headline import headline_of
+from evaluation.values import at, number
 from runtime.errors import CheckpointError
 from runtime.files import open_regular, read_bounded
 from runtime.text import shown
@@ -47,6 +48,7 @@ class Status:
     """Where a run stands; None is what nothing tells.
 
     Attributes:
+        folder: of the run.
         state: running: a live process has its lock. done: the schedule has ended. failed: its last
             loss was not finite. stopped: anything else that has begun. new: nothing was written.
         detail: more words on it.
@@ -55,10 +57,11 @@ class Status:
         score: the best headline of the evaluations (`evaluation.headline`).
         measure: its name, such as `eval/exact_accuracy`.
         seconds: that it was at work until its newest checkpoint, over all starts.
-        seconds_left: as its last steps went; of a running one alone.
+        pace: seconds a step, of a running one alone.
         newest: what the newest checkpoint that can be read says.
     """
 
+    folder: Path
     state: State
     detail: str = ""
     step: int | None = None
@@ -67,8 +70,12 @@ class Status:
     score: float | None = None
     measure: str | None = None
     seconds: float | None = None
-    seconds_left: float | None = None
+    pace: float | None = None
     newest: RunState | None = None
+
+    @property
+    def name(self) -> str:
+        return shown(self.folder.resolve().name, 60)
 
     @property
     def steps_ahead(self) -> int:
@@ -76,6 +83,12 @@ class Status:
         if self.state == "done" or self.step is None or self.total_steps is None:
             return 0
         return max(0, self.total_steps - self.step)
+
+    @property
+    def seconds_left(self) -> float | None:
+        if self.pace is None or self.total_steps is None:
+            return None
+        return self.pace * self.steps_ahead
 
 
 def sweep_of(folder: Path) -> dict[str, Any] | None:
@@ -100,25 +113,30 @@ def is_run(folder: Path) -> bool:
 
 def read_status(folder: Path) -> Status:
     """Look where the run in a folder stands; nothing in it is believed."""
-    states = _newest_states(folder)
+    states, lines = _newest_states(folder), _last_lines(folder / METRICS_FILE)
     newest = states[-1] if states else None
-    train, evaluations = _last_step_and_evaluations(folder / METRICS_FILE)
-    steps = [int(train["step"])] if train else []
-    step = max([*steps, *(state.step for state in states[-1:])], default=None)
+    train = next(_records(reversed(lines), b'"train/lr"'), None)
+    evaluations = list(_records(lines, b'"eval/'))
+    step = max([one["step"] for one in [train] if one] + [s.step for s in states], default=None)
     measure = next((one for r in reversed(evaluations) if (one := headline_of(r, "eval/"))), RANKS)
-    scores = [found for r in evaluations if (found := number(r.get(measure))) is not None]
-    if newest is not None and measure == RANKS and (best := number(newest.best_score)) is not None:
-        scores.append(best)
-    loss = number(train.get("train/lm_loss")) if train else None
+    scores = [number(record.get(measure)) for record in evaluations]
+    scores += [number(newest.best_score)] if newest and measure == RANKS else []
+    score = max((one for one in scores if one is not None), default=None)
     state, detail = _state(folder, newest, train, step)
-    total = _total_steps(folder, newest) if newest or state == "running" else None
-    best, seconds = max(scores, default=None), number(newest.seconds) if newest else None
-    score = {"score": best, "measure": measure if scores else None}
-    status = Status(state, detail, step, total, loss, **score, seconds=seconds, newest=newest)
-    pace = None
-    if state == "running" and step is not None and total is not None:
-        pace = _seconds_per_step(states, folder, step)
-    return status if pace is None else replace(status, seconds_left=pace * status.steps_ahead)
+    is_running = state == "running"
+    return Status(
+        folder,
+        state,
+        detail,
+        step,
+        _total_steps(folder, newest) if newest or is_running else None,
+        number(train.get("train/lm_loss")) if train else None,
+        score,
+        None if score is None else measure,
+        number(newest.seconds) if newest else None,
+        _seconds_per_step(states, folder, step) if is_running and step else None,
+        newest,
+    )
 
 
 def _newest_states(folder: Path) -> list[RunState]:
@@ -138,7 +156,7 @@ def _newest_states(folder: Path) -> list[RunState]:
 
 def last_records(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records at the end of a run's metrics, the last one first."""
-    return (record for line in reversed(_last_lines(path)) if (record := _record(line)))
+    return _records(reversed(_last_lines(path)))
 
 
 def _last_lines(path: Path) -> list[bytes]:
@@ -148,21 +166,14 @@ def _last_lines(path: Path) -> list[bytes]:
     return []
 
 
-def _last_step_and_evaluations(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """Return the last record of a training step, and the evaluations, at the end of a file."""
-    lines = _last_lines(path)
-    steps = (_record(line) for line in reversed(lines) if b'"train/lr"' in line)
-    evaluations = (_record(line) for line in lines if b'"eval/' in line)
-    return next((one for one in steps if one), None), [one for one in evaluations if one]
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    with suppress(ValueError, RecursionError):
-        record = json.loads(line)
-        step = record.get("step") if isinstance(record, dict) else None
-        if type(step) is int and 0 <= step < _MAX_STEP:
-            return record
-    return None
+def _records(lines: Iterable[bytes], name: bytes = b"") -> Iterator[dict[str, Any]]:
+    """Yield the records of the lines that can be read and hold a name."""
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            record: Any = json.loads(line) if name in line else None
+            step = at(record, "step")
+            if type(step) is int and 0 <= step < _MAX_STEP:
+                yield record
 
 
 def _total_steps(folder: Path, newest: RunState | None) -> int | None:
@@ -190,17 +201,19 @@ def _state(
     folder: Path, newest: RunState | None, train: dict[str, Any] | None, step: int | None
 ) -> tuple[State, str]:
     owner = Owner.recorded(folder / LOCK_FILE)
+    ended = _end(newest) if newest else None
     if owner is not None and not owner.is_gone:
-        here = owner.host == socket.gethostname()
         silent = time.time() - modified(folder / METRICS_FILE)
-        if here or silent < _SILENT_SECONDS:
-            # It may be writing its last page, after its last checkpoint.
-            ended = _end(newest) if newest and _is_own(folder, newest, owner) else None
-            return ended or ("running", str(owner))
+        if owner.host == socket.gethostname() or silent < _SILENT_SECONDS:
+            # It may be writing its last page, after the last checkpoint that it wrote.
+            began = _began(owner)  # In whole seconds.
+            if ended and newest and began is not None:
+                written = modified(checkpoint_path(folder, newest.step) / STATE)
+                return ended if written >= began + 1 else ("running", str(owner))
+            return "running", str(owner)
         return "stopped", f"{owner} holds it, and has written nothing for {silent / 3600:.0f} hours"
     if train is not None and number(train.get("train/lm_loss")) is None:
         return "failed", f"the loss was not finite at step {train['step']:,}"
-    ended = _end(newest) if newest else None
     if ended is not None and ended[0] == "done":
         return ended
     if step is None and (folder / f"{folder.name}.json").is_file():
@@ -226,13 +239,6 @@ def _end(newest: RunState) -> tuple[State, str] | None:
     return None
 
 
-def _is_own(folder: Path, newest: RunState, owner: Owner) -> bool:
-    """Whether a checkpoint was written since its run's folder has its owner."""
-    began = _began(owner)  # In whole seconds.
-    written = modified(checkpoint_path(folder, newest.step) / STATE)
-    return began is not None and written >= began + 1
-
-
 def _began(owner: Owner) -> float | None:
     with suppress(ValueError, TypeError):
         return datetime.fromisoformat(owner.since).timestamp()
@@ -251,7 +257,7 @@ def _seconds_per_step(states: list[RunState], folder: Path, step: int) -> float 
         return seconds / steps if steps else None
     owner = Owner.recorded(folder / LOCK_FILE)
     began = _began(owner) if owner is not None and not states else None
-    return max(0.0, modified(folder / METRICS_FILE) - began) / step if began and step else None
+    return max(0.0, modified(folder / METRICS_FILE) - began) / step if began else None
 
 
 def modified(path: Path) -> float:

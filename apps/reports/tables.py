@@ -1,31 +1,34 @@
 """Tables and words of a report: what was found, by whom, and how sure it is."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from apps.reports.html import Cell, figure, percent, share, table, text, words
+from apps.reports.html import (
+    Cell,
+    details,
+    figure,
+    intro,
+    pairs,
+    percent,
+    share,
+    table,
+    text,
+    words,
+)
 from apps.reports.reading import Result, Run
-from apps.reports.values import at, estimate_of, items, listed, number
 from evaluation.headline import MEASURES, Score, headline_of, score_of, weight_of
 from evaluation.metrics import Estimate
+from evaluation.values import at, estimate_of, items, listed, number
 from runtime.text import many
 
-_SHARES = ("exact_accuracy", "accuracy", "q_halt_accuracy")
 _MAX_ROWS = 200
 _IN_RUN = "in the run"
 # Settings that say where a run is, not what it does.
 PLACES = ("run_name", "checkpoint_path", "sweep_name", "project_name")
 
 
-@dataclass(frozen=True)
-class Headline:
-    """The one figure that stands for a run.
-
-    Attributes:
-        name: what it is.
-        estimate: its value, with its interval where there is one.
-        words: of what, and where it is from.
-    """
+class Headline(NamedTuple):
+    """The one figure that stands for a run: what it is, its value, and of what and from where."""
 
     name: str
     estimate: Estimate
@@ -101,41 +104,83 @@ def _told(result: Result, score: Score) -> str:
 
 # Tables of evaluations
 
+_Columns = Sequence[tuple[str, Callable[[Any], Cell], tuple[str | int, ...]]]
+
+
+def _count(value: Any) -> Cell:
+    return figure(number(value), ",.0f")
+
+
+def _seconds(value: Any) -> Cell:
+    return figure(number(value), ".3g")
+
+
+def _share(value: Any) -> Cell:
+    return share(estimate_of(value))
+
+
+# Of each column the heading, what makes a cell, and where its value stands.
+_FIGURES: _Columns = (
+    ("puzzles", _count, ("count",)),
+    ("exact", _share, ("metrics", "exact_accuracy")),
+    ("cells", _share, ("metrics", "accuracy")),
+    ("Q right", _share, ("metrics", "q_halt_accuracy")),
+    ("ACT steps", lambda value: figure(number(value)), ("metrics", "steps", "value")),
+    ("loss", lambda value: figure(number(value)), ("metrics", "lm_loss", "value")),
+)
+_CHAINS: _Columns = (
+    ("depth", _count, ("depth",)),
+    ("breadth", _count, ("breadth",)),
+    ("select", words, ("select",)),
+    ("first chain", _share, ("single",)),
+    ("selected", _share, ("selected",)),
+    ("any chain", _share, ("oracle",)),
+    ("seconds", _seconds, ("seconds",)),
+)
+_SEARCHERS: _Columns = (
+    ("searcher", words, ("searcher",)),
+    ("puzzles", _count, ("num_puzzles",)),
+    ("solved", _share, ("solved",)),
+    ("wrong", _share, ("wrong",)),
+    ("no answer", _share, ("abstained",)),
+    ("calls", _count, ("calls", 0)),
+    ("median", _count, ("calls", 1)),
+    ("95 %", _count, ("calls", 2)),
+    ("seconds", _seconds, ("seconds",)),
+)
+
 
 def evaluations_html(run: Run) -> str:
     """Return the tables of all evaluations of a run."""
-    parts = [
-        _figures_table(run.results),
-        _evaluators_table(run.results),
-        _chains_table(run.results),
-        _searchers_table(run.results),
-        _last_table(run),
+    of_sets = [
+        ([words(f"{result.name}{where}"), words(name)], of_set)
+        for result in run.results
+        for where, path in (("", ("sets",)), (", at the halt", ("at_halt", "sets")))
+        for name, of_set in items(at(result.content, *path))
     ]
-    told = '<p class="intro">In small print: 95 % confidence intervals.</p>'
-    found = [part for part in parts if part]
-    return told + "".join(found) if found else ""
+
+    def of_each(key: str) -> list[tuple[list[Cell], Any]]:
+        found = [(result, listed(at(result.content, key))) for result in run.results]
+        return [([words(result.name)], one) for result, several in found for one in several]
+
+    tables = (
+        _table(["evaluation", "set"], of_sets, _FIGURES)
+        + _evaluators_table(run.results)
+        + _table(["thinking longer"], of_each("chains"), _CHAINS)
+        + _table(["search"], of_each("searchers"), _SEARCHERS)
+        + _last_table(run)
+    )
+    return intro("In small print: 95 % confidence intervals.") + tables if tables else ""
 
 
-def _figures_table(results: Sequence[Result]) -> str:
-    rows = []
-    for result in results:
-        halts = (("", result.content), (", at the halt", at(result.content, "at_halt")))
-        for where, content in halts:
-            for set_name, of_set in items(at(content, "sets")):
-                metrics = at(of_set, "metrics")
-                shares = [share(estimate_of(at(metrics, name))) for name in _SHARES]
-                others = [number(at(metrics, name, "value")) for name in ("steps", "lm_loss")]
-                rows.append(
-                    [
-                        words(f"{result.name}{where}"),
-                        words(set_name),
-                        figure(number(at(of_set, "count")), ",.0f"),
-                        *shares,
-                        *map(figure, others),
-                    ]
-                )
-    header = ["evaluation", "set", "puzzles", "exact", "cells", "Q right", "ACT steps", "loss"]
-    return table(header, rows[:_MAX_ROWS], sortable=True) if rows else ""
+def _table(
+    header: Sequence[str], found: Sequence[tuple[list[Cell], Any]], columns: _Columns
+) -> str:
+    rows = [
+        [*first, *(cell(at(one, *path)) for _, cell, path in columns)]
+        for first, one in found[:_MAX_ROWS]
+    ]
+    return table([*header, *(name for name, _, _ in columns)], rows, sortable=True)
 
 
 def _evaluators_table(results: Sequence[Result]) -> str:
@@ -143,79 +188,37 @@ def _evaluators_table(results: Sequence[Result]) -> str:
     for result in results:
         for name, found in items(at(result.content, "evaluators")):
             for metric, value in items(at(found, "metrics")):
-                known = number(value)
-                if known is None:
+                if (known := number(value)) is None:
                     continue
                 estimate = estimate_of(at(found, "details", metric))
                 is_share = 0 <= known <= 1 and not metric.startswith("unmatched")
                 cell = share(estimate or Estimate(known, None, None)) if is_share else figure(known)
                 rows.append([words(result.name), words(f"{name}: {metric}"), cell])
-    return table(["evaluation", "measured", "value"], rows[:_MAX_ROWS]) if rows else ""
-
-
-def _chains_table(results: Sequence[Result]) -> str:
-    rows = [
-        [
-            words(result.name),
-            *(figure(number(at(one, name)), ",.0f") for name in ("depth", "breadth")),
-            words(at(one, "select")),
-            *(share(estimate_of(at(one, name))) for name in ("single", "selected", "oracle")),
-            figure(number(at(one, "seconds")), ".3g"),
-        ]
-        for result in results
-        for one in listed(at(result.content, "chains"))
-    ]
-    header = ["thinking longer", "depth", "breadth", "select", "first chain", "selected"]
-    header += ["any chain", "seconds"]
-    return table(header, rows[:_MAX_ROWS], sortable=True) if rows else ""
-
-
-def _searchers_table(results: Sequence[Result]) -> str:
-    rows = []
-    for result in results:
-        for one in listed(at(result.content, "searchers")):
-            calls = listed(at(one, "calls")) + [None] * 3
-            rows.append(
-                [
-                    words(result.name),
-                    words(at(one, "searcher")),
-                    figure(number(at(one, "num_puzzles")), ",.0f"),
-                    *(share(estimate_of(at(one, n))) for n in ("solved", "wrong", "abstained")),
-                    *(figure(number(value), ",.0f") for value in calls[:3]),
-                    figure(number(at(one, "seconds")), ".3g"),
-                ]
-            )
-    header = ["search", "searcher", "puzzles", "solved", "wrong", "no answer", "calls", "median"]
-    return table([*header, "95 %", "seconds"], rows[:_MAX_ROWS]) if rows else ""
+    return table(["evaluation", "measured", "value"], rows[:_MAX_ROWS])
 
 
 def _last_table(run: Run) -> str:
     """Return the last figures of the evaluations in the course of the run."""
-    rows = []
-    for name, curve in run.curves.items():
-        if name.startswith("eval/") and curve.last:
-            step, value = curve.last
-            cell = figure(value, ".5g")
-            rows.append([words(name.removeprefix("eval/")), cell, figure(float(step), ",.0f")])
-    if not rows:
-        return ""
+    last = {name: c.last for name, c in run.curves.items() if name.startswith("eval/") and c.last}
+    rows = [
+        [words(name.removeprefix("eval/")), figure(value, ".5g"), figure(float(step), ",.0f")]
+        for name, (step, value) in last.items()
+    ]
     inner = table(["figure", "last value", "step"], rows)
-    return f"<details><summary>Evaluations in the course of the run</summary>{inner}</details>"
+    return details("Evaluations in the course of the run", inner) if inner else ""
 
 
 def warnings_html(runs: Sequence[Run]) -> str:
     """Return every warning of the diagnosis at its step, and what was not finite."""
     several, rows = len(runs) > 1, []
     for run in runs:
-        told = [(step, words) for step, words in run.warnings]
-        for name, curve in run.curves.items():
-            if curve.not_finite is not None:
-                told.append((curve.not_finite, f"{name} is not finite"))
-        for step, sentence in sorted(told)[:_MAX_ROWS]:
+        gaps = {name: curve.not_finite for name, curve in run.curves.items()}
+        told = [(step, f"{name} is not finite") for name, step in gaps.items() if step is not None]
+        for step, sentence in sorted([*run.warnings, *told])[:_MAX_ROWS]:
             cells = [figure(float(step), ",.0f"), Cell(text(sentence, 500), kind="words")]
             rows.append([words(run.name), *cells] if several else cells)
     header = ["run"] * several + ["step", "what the diagnosis said"]
-    return table(header, rows[: 2 * _MAX_ROWS], sortable=several) if rows else ""
+    return table(header, rows[: 2 * _MAX_ROWS], sortable=several)
 
 
 # Settings
@@ -223,34 +226,22 @@ def warnings_html(runs: Sequence[Run]) -> str:
 
 def settings_html(run: Run) -> str:
     """Return all settings, by section, closed until they are asked for."""
-    if not run.settings:
-        return ""
     groups: dict[str, list[tuple[str, str]]] = {}
     for key, value in run.settings.items():
         section, _, rest = key.partition(".")
         groups.setdefault(section if rest else "run", []).append((key, value))
-    parts = []
-    for section, pairs in groups.items():
-        rows = "".join(
-            f'<tr><th scope="row">{text(key)}</th><td>{text(value)}</td></tr>'
-            for key, value in pairs
-        )
-        count = f"{len(pairs)} setting{'s' * (len(pairs) > 1)}"
-        parts.append(
-            f"<details><summary>{text(section)} ({count})</summary>"
-            f'<div class="scroll"><table class="settings"><tbody>{rows}</tbody></table></div>'
-            "</details>"
-        )
-    return "".join(parts)
+    return "".join(
+        pairs(f"{text(section)} ({many(len(of_section), 'setting')})", of_section)
+        for section, of_section in groups.items()
+    )
 
 
 def notes_html(runs: Sequence[Run]) -> str:
     """Return what could not be read."""
     several = len(runs) > 1
     notes = [f"{run.name}: {note}" if several else note for run in runs for note in run.notes]
-    if not notes:
-        return ""
-    return f"<ul>{''.join(f'<li>{text(note)}</li>' for note in notes[:_MAX_ROWS])}</ul>"
+    entries = "".join(f"<li>{text(note)}</li>" for note in notes[:_MAX_ROWS])
+    return f"<ul>{entries}</ul>" if entries else ""
 
 
 def differing(runs: Sequence[Run]) -> dict[str, list[str]]:
@@ -268,8 +259,5 @@ def differing(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 def parameters_of(run: Run) -> str:
     """Return how many parameters the model has, "" where nothing tells."""
-    for result in run.results:
-        count = number(at(result.content, "num_parameters"))
-        if count is not None:
-            return f"{count:,.0f} parameters"
-    return ""
+    counts = (number(at(result.content, "num_parameters")) for result in run.results)
+    return next((f"{count:,.0f} parameters" for count in counts if count is not None), "")

@@ -6,7 +6,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from apps.reports.boards import Board, panels_of
+from apps.reports.boards import Board, Panel, panels_of
 from dataset.kinds.board import BoardLook
 
 Block = tuple[str, list[str]]
@@ -18,29 +18,20 @@ _BOLD, _BLUE, _RED, _DIM, _MARKED = "1", "34", "1;31", "2", "43;30"
 
 def as_text(board: Board, *, colour: bool) -> str:
     """Return question and answer side by side; wrong cells have `!` before them, or are red."""
-    return side_by_side(
-        [
-            (each.title, grid_lines(board.look, each.tokens, each.marked, each.given, colour))
-            for each in panels_of(board)
-        ]
-    )
+    panels = panels_of(board)
+    return side_by_side([(one.title, grid_lines(board.look, one, colour)) for one in panels])
 
 
 def side_by_side(blocks: Sequence[Block]) -> str:
     """Write blocks next to each other, each under its title."""
-    padded = []
     has_titles = any(title for title, _ in blocks)
-    for title, lines in blocks:
-        lines = [title, *lines] if has_titles else lines
-        width = max(map(visible, lines), default=0)
-        padded.append(([line + " " * (width - visible(line)) for line in lines], " " * width))
-    blank = [paper for _, paper in padded]
-    rows = zip_longest(*(lines for lines, _ in padded))
-    filled = (
-        "    ".join(each if each is not None else blank[i] for i, each in enumerate(row))
+    columns = [[title, *lines] if has_titles else lines for title, lines in blocks]
+    widths = [max(map(visible, lines), default=0) for lines in columns]
+    rows = zip_longest(*columns, fillvalue="")
+    return "\n".join(
+        "    ".join(c + " " * (w - visible(c)) for c, w in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
-    return "\n".join(line.rstrip() for line in filled)
 
 
 def visible(line: str) -> int:
@@ -48,26 +39,16 @@ def visible(line: str) -> int:
     return len(_ESCAPES.sub("", line))
 
 
-def grid_lines(
-    look: BoardLook,
-    tokens: np.ndarray,
-    marked: np.ndarray | None = None,
-    given: np.ndarray | None = None,
-    colour: bool = False,
-) -> list[str]:
+def grid_lines(look: BoardLook, panel: Panel, colour: bool = False) -> list[str]:
     """Write a grid of tokens: characters, with `!` at cells that are marked; or in colour."""
-    nothing = np.zeros(tokens.shape, bool)
-    marked, given = (nothing if flags is None else flags for flags in (marked, given))
-    cells = [["" for _ in row] for row in tokens]
-    for (row, column), token in np.ndenumerate(tokens):
-        at = row, column
-        cells[row][column] = _cell(look, int(token), bool(marked[at]), bool(given[at]), colour)
+    cells = np.stack([panel.tokens, panel.marked, panel.given], axis=-1).tolist()
+    rows = [[_cell(look, *cell, colour=colour) for cell in row] for row in cells]
     if look.box:
-        return _boxed(cells, look.box, lines=colour)
-    return ["".join(row) for row in cells] or ["(empty)"]
+        return _boxed(rows, look.box, lines=colour)
+    return ["".join(row) for row in rows] or ["(empty)"]
 
 
-def _cell(look: BoardLook, token: int, is_marked: bool, is_given: bool, colour: bool) -> str:
+def _cell(look: BoardLook, token: int, is_marked: int, is_given: int, *, colour: bool) -> str:
     """Write a cell, in two columns; of a filled board without colour in one."""
     one = look.token(token)
     if not colour:

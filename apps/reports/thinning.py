@@ -39,16 +39,10 @@ class _Bin:
             self.sample[place] = value
 
     def join(self, other: "_Bin", random: Random) -> None:
-        """Add what another bin holds; of each sample so much stays as the bin had values."""
-        total = self.count + other.count
-        if total > _SAMPLE:
-            own = round(_SAMPLE * self.count / total)
-            kept = random.sample(self.sample, min(own, len(self.sample)))
-            more = random.sample(other.sample, min(_SAMPLE - own, len(other.sample)))
-            self.sample = array("d", kept + more)
-        else:
-            self.sample += other.sample
-        self.count = total
+        """Add what another bin, as wide as this one, holds."""
+        both = self.sample + other.sample
+        self.sample = both if len(both) <= _SAMPLE else array("d", random.sample(both, _SAMPLE))
+        self.count += other.count
         self.step_sum += other.step_sum
         self.value_sum += other.value_sum
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
@@ -71,19 +65,16 @@ class Curve:
 
     def add(self, step: int, value: float) -> None:
         """Add a value; one that is not finite leaves a gap where its bin has no other."""
-        own = self._bins.get(step // self._width)
-        if own is None:
-            own = self._bins[step // self._width] = _Bin()
+        if step // self._width not in self._bins:
+            self._bins[step // self._width] = _Bin()
             while len(self._bins) > MAX_BINS:
                 self._widen()
-            own = self._bins[step // self._width]
-        if not math.isfinite(value):
-            if self.not_finite is None or step < self.not_finite:
-                self.not_finite = step
-            return
-        own.add(step, value, self._random)
-        if self.last is None or step >= self.last[0]:
-            self.last = step, value
+        if math.isfinite(value):
+            self._bins[step // self._width].add(step, value, self._random)
+            if self.last is None or step >= self.last[0]:
+                self.last = step, value
+        elif self.not_finite is None or step < self.not_finite:
+            self.not_finite = step
 
     def _widen(self) -> None:
         """Make each bin twice as wide."""
@@ -96,16 +87,15 @@ class Curve:
         """Return the bins in their order, at most `limit` of them; this widens them."""
         while len(self._bins) > max(1, limit):
             self._widen()
-        points = Points([], [], [], [], [], [])
+        rows = []
         for number, one in sorted(self._bins.items()):
-            points.steps.append(one.step_sum / one.count if one.count else number * self._width)
-            points.means.append(one.value_sum / one.count if one.count else None)
-            points.lows.append(one.low if one.count else None)
-            points.highs.append(one.high if one.count else None)
-            quartiles = np.quantile(one.sample, [0.25, 0.75]).tolist() if one.count else [None] * 2
-            points.first_quartiles.append(quartiles[0])
-            points.third_quartiles.append(quartiles[1])
-        return points
+            if one.count:
+                quartiles = np.quantile(one.sample, [0.25, 0.75]).tolist()
+                means = one.step_sum / one.count, one.value_sum / one.count
+                rows.append((*means, one.low, one.high, *quartiles))
+            else:
+                rows.append((number * self._width, *[None] * 5))
+        return Points(*map(list, zip(*rows, strict=True))) if rows else Points(*([],) * 6)
 
 
 @dataclass(frozen=True)

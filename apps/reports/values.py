@@ -1,21 +1,7 @@
-"""Values of JSON that others have written, as `evaluation.values` reads them."""
+"""JSON that others have written, within limits; `evaluation.values` takes it apart."""
 
 import json
 from typing import Any
-
-from evaluation.values import at, estimate_of, items, listed, number, number_in, share_of
-
-__all__ = [
-    "at",
-    "estimate_of",
-    "items",
-    "listed",
-    "num_values",
-    "number",
-    "number_in",
-    "parsed",
-    "share_of",
-]
 
 MAX_VALUES = 3_000_000
 """Values of JSON that are read: each takes up to about 100 bytes of memory."""

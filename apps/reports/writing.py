@@ -8,7 +8,7 @@ from pathlib import Path
 from apps.reports import comparison, single
 from apps.reports.html import text
 from apps.reports.page import MAX_BYTES, plotly_script
-from apps.reports.reading import Run, find_runs, read_run
+from apps.reports.reading import find_runs, read_run
 from apps.reports.status import SWEEP
 from apps.reports.values import MAX_VALUES
 from runtime.errors import ConfigError, disk_errors
@@ -38,7 +38,9 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> tuple[P
     most = max(_FEWEST_VALUES, MAX_VALUES // len(found))
     runs = [read_run(folder, most) for folder in found]
     output = output or _place(folders, found) / FILE
-    title = folders[0].resolve().name if len(folders) == 1 else _titled(runs)
+    names = [run.name for run in runs]
+    title = " · ".join(names) if len(names) <= _MAX_NAMED else f"{len(names)} runs"
+    title = folders[0].resolve().name if len(folders) == 1 else title
     for detail in _DETAILS:
         if len(runs) == 1:
             page = single.page_of(runs[0], detail)
@@ -61,15 +63,12 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> tuple[P
 
 def _runs_in(folder: Path) -> list[Path]:
     with disk_errors(folder, ConfigError):
-        is_there = folder.is_dir()
-    if not is_there:
-        raise ConfigError(f"{folder}: no such folder")
-    runs = find_runs(folder)
-    if not runs:
-        raise ConfigError(
-            f"{folder}: holds no run: neither settings (config.yaml), metrics nor checkpoints"
-        )
-    return runs
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder")
+    if runs := find_runs(folder):
+        return runs
+    told = "holds no run: neither settings (config.yaml), metrics nor checkpoints"
+    raise ConfigError(f"{folder}: {told}")
 
 
 def _place(folders: Sequence[Path], found: Sequence[Path]) -> Path:
@@ -77,11 +76,6 @@ def _place(folders: Sequence[Path], found: Sequence[Path]) -> Path:
     if len(folders) == 1 and (folders[0].resolve() == found[0] or (folders[0] / SWEEP).exists()):
         return folders[0]
     return Path(os.path.relpath(found[0])) if len(found) == 1 else Path()
-
-
-def _titled(runs: Sequence[Run]) -> str:
-    names = [run.name for run in runs]
-    return " · ".join(names) if len(names) <= _MAX_NAMED else f"{len(names)} runs"
 
 
 def _footer(folders: Sequence[Path]) -> str:

@@ -40,25 +40,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         listener = socket.create_server((_HOST, options.port))
     except OSError as error:
-        reason = (
-            f"--port {options.port}: {os.strerror(error.errno or 0)}; --port 0 takes any free one"
-        )
-        return _refuse(reason)
-    port = listener.getsockname()[1]
+        reason = os.strerror(error.errno or 0)
+        return _refuse(f"--port {options.port}: {reason}; --port 0 takes any free one")
     look = partial(find, checkpoints, data)
-    shelf = look()
-    if not shelf.models:
-        listener.close()
-        places = ", ".join(map(str, options.checkpoints)) or "checkpoints"
-        return _refuse(f"{places}: no run in it; train one (make demo), or name a run's folder")
-    folders = len({each.folder for each in shelf.data})
-    found = f"{many(len(shelf.models), 'checkpoint')}, {many(folders, 'data set')}"
-    address = f"http://{_HOST}:{port}"
-    sys.stdout.write(f"{found}\n{address} (Ctrl-C ends it)\n")
-    sys.stdout.flush()
-    if options.open:
-        webbrowser.open(address)
     with listener:
+        shelf = look()
+        if not shelf.models:
+            places = ", ".join(map(str, options.checkpoints)) or "checkpoints"
+            return _refuse(f"{places}: no run in it; train one (make demo), or name a run's folder")
+        folders = len({each.folder for each in shelf.data})
+        found = f"{many(len(shelf.models), 'checkpoint')}, {many(folders, 'data set')}"
+        address = f"http://{_HOST}:{listener.getsockname()[1]}"
+        sys.stdout.write(f"{found}\n{address} (Ctrl-C ends it)\n")
+        sys.stdout.flush()
+        if options.open:
+            webbrowser.open(address)
         server_of(build_app(look)).run([listener])
     return 0
 

@@ -7,16 +7,15 @@ paths.
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
@@ -26,18 +25,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apps.reports.asking import note_on
 from apps.reports.boards import Board, asked, draw, draw_panels, panels_of
-from apps.reports.html import percent
-from apps.viewer.shelf import MISTAKES, Data, Filter, Model, Record, Records, Shelf
+from apps.viewer.shelf import MISTAKES, Filter, Model, Shelf, at, label
 from apps.viewer.thinking import Asked, Event, Thinker, svg_of
 from dataset.arc.tasks import Task, encode_canvas, parse_task
 from dataset.kinds.arc import ARC, arc_puzzles
-from dataset.kinds.base import Kind, Puzzle
-from dataset.kinds.board import BoardLook
+from dataset.kinds.base import Puzzle
 from dataset.kinds.sudoku import SUDOKU
 from evaluation.puzzles import parse_puzzle
 from runtime.errors import ConfigError, DatasetError
 from runtime.schema import CountOrZero, Schema, StrictBool
-from runtime.text import many, shown
+from runtime.text import shown
 from training.config.explain import validate
 
 _PAGE = Path(__file__).parent / "page"
@@ -68,14 +65,13 @@ class Typed(Schema):
     row: CountOrZero | None = None
 
 
-class ThinkRequest(Asked):
-    model: CountOrZero
-    puzzle: Typed
-
-
 class PuzzleRequest(Schema):
     model: CountOrZero
     puzzle: Typed
+
+
+class ThinkRequest(PuzzleRequest, Asked):
+    """A puzzle that a model is to think about, and how."""
 
 
 class ExampleRequest(Schema):
@@ -113,49 +109,41 @@ class _Guard:
             return await send({"type": "websocket.close", "code": 1008})
         if scope["type"] != "http":
             return
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
-        if refusal := self._refusal(scope["method"], headers):
-            status, reason = refusal
-            refused = _said(reason, status)
+        if refusal := _refusal(scope["method"], Headers(scope=scope)):
+            refused = _said(*refusal)
             refused.headers["Connection"] = "close"  # What follows of the request is not read.
             return await refused(scope, receive, send)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                more = [(n.lower().encode(), v.encode()) for n, v in _HEADERS.items()]
-                message = {**message, "headers": [*message["headers"], *more]}
+                MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
 
-    def _refusal(self, method: str, headers: dict[str, str]) -> tuple[int, str] | None:
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if not _THIS_MACHINE.fullmatch(host):
-            return 403, (
-                f"this page is for http://localhost:PORT, not for {shown(host)}; from another "
-                "machine: ssh -L PORT:localhost:PORT, and open that address there"
-            )
-        if origin is not None and origin != f"http://{host}":
-            return 403, "another site's page may not ask here"
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return 403, "another site's page may not ask here"
-        if method not in ("GET", "POST"):
-            return 405, f"{shown(method)} is not accepted; GET and POST are"
-        if "upgrade" in headers:
-            return 400, "this server speaks plain HTTP only"
-        if "transfer-encoding" in headers:
-            return 411, "the length of what is sent must be told, not sent in chunks"
-        if method == "POST":
-            if headers.get("content-type", "").split(";")[0].strip() != "application/json":
-                return 415, "accepted: application/json"
-            length = headers.get("content-length", "")
-            if not (length.isascii() and length.isdecimal()):
-                return 411, "the length of what is sent must be told"
-            if len(length) > 20 or int(length) > _MOST_BYTES:
-                return 413, f"more than {_MOST_BYTES:,} bytes"
-        return None
+
+def _refusal(method: str, headers: Headers) -> tuple[str, int] | None:
+    host, length = headers.get("host", ""), headers.get("content-length", "")
+    kind, is_post = headers.get("content-type", "").split(";")[0].strip(), method == "POST"
+    is_elsewhere = headers.get("origin", f"http://{host}") != f"http://{host}"
+    is_elsewhere |= headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+    is_told = length.isascii() and length.isdecimal()
+    is_large = is_told and (len(length) > 20 or int(length) > _MOST_BYTES)
+    asked_here = (
+        f"this page is for http://localhost:PORT, not for {shown(host)}; from another machine: "
+        "ssh -L PORT:localhost:PORT, and open that address there"
+    )
+    refusals = (
+        (not _THIS_MACHINE.fullmatch(host), asked_here, 403),
+        (is_elsewhere, "another site's page may not ask here", 403),
+        (method not in ("GET", "POST"), f"{shown(method)} is not accepted; GET and POST are", 405),
+        ("upgrade" in headers, "this server speaks plain HTTP only", 400),
+        ("transfer-encoding" in headers, "the length must be told, not sent in chunks", 411),
+        (is_post and kind != "application/json", "accepted: application/json", 415),
+        (is_post and not is_told, "the length of what is sent must be told", 411),
+        (is_post and is_large, f"more than {_MOST_BYTES:,} bytes", 413),
+    )
+    return next(((reason, status) for is_so, reason, status in refusals if is_so), None)
 
 
 def build_app(find: Callable[[], Shelf]) -> Starlette:
@@ -164,15 +152,8 @@ def build_app(find: Callable[[], Shelf]) -> Starlette:
     """
     desk = _Desk(find)
     routes = [Route(f"/{name}", _file(name)) for name in _FILES]
-    for name, answer in (
-        ("found", desk.found),
-        ("board", desk.board),
-        ("example", desk.example),
-        ("rows", desk.rows),
-    ):
-        routes.append(Route(f"/api/{name}", _json(answer), methods=["POST"]))
-    routes.append(Route("/api/think", desk.think, methods=["POST"]))
-    routes.append(Route("/api/save", desk.save, methods=["POST"]))
+    for answer in (desk.found, desk.board, desk.example, desk.rows, desk.save, desk.think):
+        routes.append(Route(f"/api/{answer.__name__}", _answering(answer), methods=["POST"]))
     guard = Middleware(_Guard)  # pyright: ignore[reportArgumentType]
     errors: Any = {HTTPException: _http_error, Exception: _failed}
     return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
@@ -182,8 +163,7 @@ def _said(reason: str, status: int) -> JSONResponse:
     return JSONResponse({"error": reason}, status)
 
 
-def _http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+def _http_error(_: Request, error: HTTPException) -> Response:
     return _said(error.detail, error.status_code)
 
 
@@ -200,14 +180,17 @@ def _file(name: str) -> Callable[[Request], Response]:
     return lambda _: Response(_content(name), media_type=_FILES[name])
 
 
-def _json(answer: Callable[[Any], Any]) -> Callable[[Request], Any]:
-    """Return what answers a request with JSON; mistakes with the status 400 and a sentence."""
+def _answering(answer: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Response]]:
+    """Return what answers a request, with JSON where `answer` makes no response of its own;
+    mistakes with the status 400 and a sentence.
+    """
 
     async def respond(request: Request) -> Response:
         try:
-            return JSONResponse(await run_in_threadpool(answer, await _body(request)))
+            answered = await run_in_threadpool(answer, await _body(request))
         except MISTAKES as error:
             return _said(str(error), 400)
+        return answered if isinstance(answered, Response) else JSONResponse(answered)
 
     return respond
 
@@ -233,33 +216,25 @@ class _Desk:
 
     def found(self, _: Any) -> Event:
         """List the models, data sets and records that there are by now."""
-        self._shelf = self._shelf.with_more(self._find())
-        data = [self._data_said(each) for each in self._shelf.data]
-        records = [{"name": f"{r.name}: {r.data.name}"} for r in self._shelf.records]
+        shelf = self._shelf = self._shelf.with_more(self._find())
         return {
-            "models": [_model_said(model, self._shelf) for model in self._shelf.models],
-            "data": data,
-            "records": records,
+            "models": [_told(model.name, lambda m=model: m.told(shelf)) for model in shelf.models],
+            "data": [_told(data.name, lambda d=data: {"kind": d.kind.name}) for data in shelf.data],
+            "records": [{"name": f"{r.name}: {r.data.name}"} for r in shelf.records],
         }
-
-    def _data_said(self, data: Data) -> Event:
-        try:
-            return {"name": data.name, "kind": data.kind.name}
-        except MISTAKES as error:
-            return {"name": data.name, "error": str(error)}
 
     def board(self, sent: Any) -> Event:
         """Draw a puzzle, with the demonstrations of its task, and say what is known of it."""
         request = validate(PuzzleRequest, sent)
         typed, puzzle = request.puzzle, self._puzzle(request.puzzle, self._model(request.model))
-        label, pairs = puzzle.name, list[Puzzle]()
+        pairs = list[Puzzle]()
         if typed.data is not None:
-            data, row = self._shelf.data[typed.data], typed.row or 0
-            label, pairs = data.label(row), data.demonstrations(row)
+            pairs = self._shelf.data[typed.data].demonstrations(puzzle)
         elif typed.task is not None:
             pairs = _demonstrations(_task(typed))
+        called = puzzle.name if typed.data is None else label(puzzle)
         told = {"svg": svg_of(asked(puzzle)), "text": _text(puzzle), "note": note_on(puzzle)}
-        return {**told, "label": label, "pairs": [_pair_drawn(pair) for pair in pairs]}
+        return {**told, "label": called, "pairs": [_pair_drawn(pair) for pair in pairs]}
 
     def example(self, sent: Any) -> Event:
         """Choose a puzzle of a model's data, its own and what it was not trained on first; without
@@ -281,59 +256,47 @@ class _Desk:
     def rows(self, sent: Any) -> Event:
         """List puzzles of a data set or of records, as many as a page takes."""
         request = validate(RowsRequest, sent)
-        wanted = Filter(request.text, request.bounds)
-        first = request.page * _PER_PAGE
-        here = slice(first, first + _PER_PAGE)
+        wanted = Filter(request.text, request.bounds, request.wrong_only)
+        here = slice(request.page * _PER_PAGE, (request.page + 1) * _PER_PAGE)
         if request.of == "data":
-            data = _at(self._shelf.data, request.number, "data set")
+            shown = data = at(self._shelf.data, request.number, "data set")
             found = data.rows(wanted, self._model(request.model).known(data))
-            rows, figures = found[here].tolist(), data.figures
-            words = [data.described(row) for row in rows]
         else:
-            records: Records = _at(self._shelf.records, request.number, "evaluation")
-            data, found = records.data, records.chosen(wanted, wrong_only=request.wrong_only)
-            rows, figures = [line.row for line in found[here]], records.figures
-            words = [f"{data.label(line.row)}: {_said_of(line, data.look)}" for line in found[here]]
+            shown = at(self._shelf.records, request.number, "evaluation")
+            data, found = shown.data, shown.chosen(wanted)
         has_clues = data.look.cells == "written"
-        told = (n for n, v in figures.items() if len(v) and (n != "clues" or has_clues))
-        bounds = {name: [figures[name].min().item(), figures[name].max().item()] for name in told}
-        drawn = [draw(asked(puzzle)).svg() for puzzle in data.puzzles(rows)]
+        told = {n: v for n, v in shown.figures.items() if len(v) and (n != "clues" or has_clues)}
+        rows = found[here].tolist()
+        puzzles = dict(zip(rows, data.puzzles(rows), strict=True))
         return {
             "total": len(found),
             "rows": [
-                {"row": row, "words": said, "svg": svg}
-                for row, said, svg in zip(rows, words, drawn, strict=True)
+                {"row": row, "words": shown.described(row, one), "svg": draw(asked(one)).svg()}
+                for row, one in puzzles.items()
             ],
-            "bounds": bounds,
-            "names": {name: _FIGURES.get(name, name.replace("_", " ")) for name in bounds},
+            "bounds": {name: [v.min().item(), v.max().item()] for name, v in told.items()},
+            "names": {name: _FIGURES.get(name, name.replace("_", " ")) for name in told},
             "data": self._shelf.data.index(data),
             "per_page": _PER_PAGE,
         }
 
-    async def save(self, request: Request) -> Response:
+    def save(self, sent: Any) -> Response:
         """Send a thought as a file."""
-        try:
-            wanted = validate(SaveRequest, await _body(request))
-            saved = self._thinker.saved
-            content = await run_in_threadpool(saved, wanted.thought, wanted.form)
-        except MISTAKES as error:
-            return _said(str(error), 400)
+        wanted = validate(SaveRequest, sent)
+        content = self._thinker.saved(wanted.thought, wanted.form)
         name = {"Content-Disposition": f"attachment; filename=thinking.{wanted.form}"}
         return Response(content, headers=name, media_type=_TYPES[wanted.form])
 
-    async def think(self, request: Request) -> Response:
+    def think(self, sent: Any) -> Response:
         """Stream what a model does, a line of JSON for each event."""
-        try:
-            wanted = validate(ThinkRequest, await _body(request))
-            model = self._model(wanted.model)
-            puzzle = await run_in_threadpool(self._puzzle, wanted.puzzle, model)
-        except MISTAKES as error:
-            return _said(str(error), 400)
-        events = self._thinker.events(model.trained, puzzle, wanted)
-        return StreamingResponse(_lines(events), media_type="application/x-ndjson")
+        wanted = validate(ThinkRequest, sent)
+        model = self._model(wanted.model)
+        puzzle = self._puzzle(wanted.puzzle, model)
+        lines = _lines(self._thinker.events(model.trained, puzzle, wanted))
+        return StreamingResponse(lines, media_type="application/x-ndjson")
 
     def _model(self, number: int) -> Model:
-        return _at(self._shelf.models, number, "model")
+        return at(self._shelf.models, number, "model")
 
     def _puzzle(self, typed: Typed, model: Model) -> Puzzle:
         """Return the puzzle that was sent.
@@ -341,23 +304,35 @@ class _Desk:
         Raises:
             DatasetError: it is none, or not one that the model reads.
         """
-        kind = model.kind
+        kind, facts = model.kind, model.trained.facts
         if typed.data is not None:
-            data = _at(self._shelf.data, typed.data, "data set")
+            data = at(self._shelf.data, typed.data, "data set")
             puzzle = model.as_known(data.puzzles([typed.row or 0])[0])
         elif typed.task is not None:
             puzzles = arc_puzzles(_task(typed), model.identifiers)
-            puzzle = _at(puzzles, typed.test_input, "test input")
+            puzzle = at(puzzles, typed.test_input, "test input")
+        elif kind and not kind.board(model.size).hint:
+            told = "are loaded from a file, or chosen from a data set"
+            raise DatasetError(f"{kind.name} puzzles {told}")
         else:
-            puzzle = _parsed(typed.text or "", kind, model.size)
-        facts = model.trained.facts
+            try:
+                puzzle = parse_puzzle(typed.text or "", kind)
+            except ValueError as error:
+                raise DatasetError(str(error)) from None
         if kind is not None and puzzle.kind is not kind:
-            raise DatasetError(
-                f"a {puzzle.kind.name} puzzle, and the model reads {kind.name} puzzles"
-            )
+            reads = f"the model reads {kind.name} puzzles"
+            raise DatasetError(f"a {puzzle.kind.name} puzzle, and {reads}")
         if facts is not None and puzzle.question.size != facts.seq_len:
             raise DatasetError(f"{puzzle.question.size} cells; the model reads {facts.seq_len}")
         return puzzle
+
+
+def _told(name: str, tell: Callable[[], Event]) -> Event:
+    """Return what is told of a thing by name; of a broken one the reason."""
+    try:
+        return {"name": name, **tell()}
+    except MISTAKES as error:
+        return {"name": name, "error": str(error)}
 
 
 def _task(typed: Typed) -> Task:
@@ -366,11 +341,10 @@ def _task(typed: Typed) -> Task:
 
 
 def _demonstrations(task: Task) -> list[Puzzle]:
-    def canvas(grid: np.ndarray | None) -> np.ndarray:
-        assert grid is not None  # A demonstration has both.
-        return ARC.to_grid(encode_canvas(grid))
-
-    return [Puzzle(ARC, canvas(given), canvas(made)) for given, made in task.train]
+    """Return the pairs of a task that show what it asks for."""
+    pairs = [(given, made) for given, made in task.train if made is not None]
+    canvases = [[ARC.to_grid(encode_canvas(grid)) for grid in pair] for pair in pairs]
+    return [Puzzle(ARC, given, made) for given, made in canvases]
 
 
 def _pair_drawn(pair: Puzzle) -> str:
@@ -388,35 +362,6 @@ def _text(puzzle: Puzzle) -> str:
     return look.text(puzzle.tokens.reshape(size, size)) if look.hint else ""
 
 
-def _parsed(text: str, kind: Kind | None, size: int) -> Puzzle:
-    if kind and not kind.board(size).hint:
-        told = "are loaded from a file, or chosen from a data set"
-        raise DatasetError(f"{kind.name} puzzles {told}")
-    try:
-        return parse_puzzle(text, kind)
-    except ValueError as error:
-        raise DatasetError(str(error)) from None
-
-
-def _model_said(model: Model, shelf: Shelf) -> Event:
-    try:
-        trained, kind = model.trained, model.kind or SUDOKU
-        data, records = shelf.offered(model)
-        return {
-            "data": data,
-            "records": records,
-            "name": model.name,
-            "kind": kind.name,
-            "size": model.size,
-            "board": asdict(kind.board(model.size)),
-            "train_step": trained.step,
-            "steps": getattr(trained.run.arch, "halt_max_steps", None),
-            "searches": trained.run.arch.searches,
-        }
-    except MISTAKES as error:
-        return {"name": model.name, "error": str(error)}
-
-
 _FIGURES = {
     "accuracy": "share of the cells right",
     "exact_accuracy": "all right (1) or not (0)",
@@ -425,27 +370,6 @@ _FIGURES = {
     "path_length": "moves of the path",
     "grid_cells": "cells of the grid",
 }
-
-
-def _said_of(line: Record, look: BoardLook) -> str:
-    """Say what an evaluation found about a puzzle."""
-    figures = line.figures
-    said = ["right" if figures["exact_accuracy"] == 1 else "wrong"]
-    if "accuracy" in figures:
-        said.append(f"{percent(figures['accuracy'])} of the cells right")
-    if "q_halt" in figures:
-        said.append(f"{percent(figures['q_halt'])} sure")
-    if "steps" in figures:
-        said.append(many(round(figures["steps"]), "step"))
-    if "clues" in figures and look.cells == "written":
-        said.append(many(round(figures["clues"]), "clue"))
-    return ", ".join(said)
-
-
-def _at(found: Any, number: int, what: str) -> Any:
-    if number >= len(found):
-        raise ConfigError(f"there is no {what} with number {number}")
-    return found[number]
 
 
 def _lines(events: Iterator[Event]) -> Iterator[bytes]:

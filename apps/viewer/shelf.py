@@ -7,28 +7,34 @@ import csv
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
+from io import BytesIO
 from itertools import chain, islice
 from math import isqrt
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from apps.reports.asking import kind_read_by
+from apps.reports.html import percent
+from apps.reports.reading import rows_of
 from apps.reports.status import modified
-from apps.reports.values import at, number_in
 from dataset.arc.augmentation import parse_identifier
 from dataset.arc.tasks import crop_grids
 from dataset.format.layout import METADATA_NAME
 from dataset.kinds.arc import ARC
 from dataset.kinds.base import Kind, Puzzle
 from dataset.kinds.board import BoardLook
+from dataset.kinds.sudoku import SUDOKU
 from evaluation.puzzles import identifiers_of, kind_of_data, puzzles_of
+from evaluation.values import at as value_at
+from evaluation.values import number_in
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors
 from runtime.files import read_bounded
+from runtime.text import many
 from training.checkpoint.published import CONFIG_FILE as PUBLISHED_CONFIG
 from training.checkpoint.run_folder import CONFIG_FILE
 from training.checkpoint.store import MANIFEST
@@ -68,12 +74,6 @@ class Model:
         facts = self.trained.facts
         return isqrt(facts.seq_len) if facts else 9
 
-    @property
-    def folders(self) -> list[Path]:
-        """The folders of the data that it is tested on and was trained on."""
-        run = self.trained.run
-        return [Path(path) for split in ("test", "train") for path in run.data_folders(split)]
-
     @cached_property
     def identifiers(self) -> list[str] | None:
         """Names of the puzzles that its embedding knows; None: it has none."""
@@ -97,9 +97,23 @@ class Model:
 
     def known(self, data: "Data") -> set[str] | None:
         """Return the names of the ARC puzzles that it can be asked about; None: any puzzle."""
-        if data.kind is not ARC or self.identifiers is None:
-            return None
-        return set(self.identifiers)
+        known = self.identifiers if data.kind is ARC else None
+        return None if known is None else set(known)
+
+    def told(self, shelf: "Shelf") -> dict[str, Any]:
+        """Return what the page is told of it."""
+        trained, kind = self.trained, self.kind or SUDOKU
+        data, records = shelf.offered(self)
+        return {
+            "data": data,
+            "records": records,
+            "kind": kind.name,
+            "size": self.size,
+            "board": asdict(kind.board(self.size)),
+            "train_step": trained.step,
+            "steps": getattr(trained.run.arch, "halt_max_steps", None),
+            "searches": trained.run.arch.searches,
+        }
 
 
 @lru_cache(_MOST_RUNS)
@@ -109,10 +123,13 @@ def _trained(path: Path, changed: float) -> TrainedModel:
 
 
 class Filter(NamedTuple):
-    """Which puzzles are wanted: words in the name, and bounds of figures by name."""
+    """Which puzzles are wanted: words in the name, bounds of figures by name, and of records the
+    wrong ones only.
+    """
 
     text: str = ""
     bounds: Mapping[str, tuple[float, float]] = {}
+    wrong_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,9 +157,11 @@ class Data:
     def look(self) -> BoardLook:
         return self.kind.board(isqrt(self.dataset.metadata.seq_len))
 
-    @property
-    def num_puzzles(self) -> int:
-        return sum(arrays.num_examples for arrays in self.dataset.sets.values())
+    @cached_property
+    def starts(self) -> dict[str, int]:
+        """Of each set the row, counted over all sets, of its first puzzle; of "" one behind all."""
+        sizes = [arrays.num_examples for arrays in self.dataset.sets.values()]
+        return dict(zip([*self.dataset.sets, ""], [0, *np.cumsum(sizes).tolist()], strict=True))
 
     def puzzles(self, rows: Sequence[int]) -> list[Puzzle]:
         """Return the puzzles of rows, counted over all sets.
@@ -150,83 +169,61 @@ class Data:
         Raises:
             DatasetError: there is no such row.
         """
+        number = self.starts[""]
         for row in rows:
-            if not 0 <= row < self.num_puzzles:
-                raise DatasetError(
-                    f"{self.folder}: has {self.num_puzzles} puzzles, none with number {row}"
-                )
+            if not 0 <= row < number:
+                raise DatasetError(f"{self.folder}: has {number} puzzles, none with number {row}")
         ordered = sorted(set(rows))
         found = dict(zip(ordered, puzzles_of(self.dataset, self.kind, ordered), strict=True))
         return [found[row] for row in rows]
 
-    def demonstrations(self, row: int) -> list[Puzzle]:
+    def demonstrations(self, own: Puzzle) -> list[Puzzle]:
         """Return up to 10 pairs that show what an ARC task asks for: the pairs of its training
-        data that are not the row's own; of other kinds none.
+        data, without augmentations, that are not the puzzle's own; of other kinds none.
         """
         if self.kind is not ARC or not (self.folder / "train" / METADATA_NAME).is_file():
             return []
-        train, (own,) = _training_data(self.folder), self.puzzles([row])
-        pairs = train.puzzles(train.rows_of(_task_of(own.name)))
+        train = _training_data(self.folder)
+        tasks = {row: _task_of(train.names[row]) for row in train.listed.tolist()}
+        pairs = train.puzzles([row for row, task in tasks.items() if task == _task_of(own.name)])
         others = [one for one in pairs if (one.question != own.question).any()]
         return [one for one in others if one.target is not None][:10]
-
-    def rows_of(self, task: str) -> list[int]:
-        """Return the rows of an ARC task as it is, without augmentations."""
-        rows, before = list[int](), 0
-        for arrays in self.dataset.sets.values():
-            for puzzle in arrays.group_indices[:-1].tolist():
-                if _task_of(self.identifiers[arrays.puzzle_identifiers[puzzle]]) == task:
-                    first, end = arrays.puzzle_indices[puzzle : puzzle + 2].tolist()
-                    rows += range(before + first, before + end)
-            before += arrays.num_examples
-        return rows
-
-    @cached_property
-    def identifiers(self) -> list[str]:
-        """The name of each puzzle identifier."""
-        return identifiers_of(self.dataset)
 
     @cached_property
     def names(self) -> list[str]:
         """The names of ARC puzzles, by row; of other kinds none."""
         if self.kind is not ARC:
             return []
-        names = []
-        for arrays in self.dataset.sets.values():
-            counts = np.diff(arrays.puzzle_indices)
-            for identifier, count in zip(arrays.puzzle_identifiers, counts, strict=True):
-                names += [self.identifiers[identifier]] * int(count)
-        return names
+        known, sets = identifiers_of(self.dataset), self.dataset.sets.values()
+        of_sets = (np.repeat(one.puzzle_identifiers, np.diff(one.puzzle_indices)) for one in sets)
+        return [known[identifier] for of_set in of_sets for identifier in of_set.tolist()]
 
     @cached_property
-    def _listed(self) -> dict[str, np.ndarray]:
-        """Of each set the rows that are listed, at most 200,000 in all: those of the original
-        puzzles, each the first of its group; augmentations are not listed.
+    def _originals(self) -> dict[str, np.ndarray]:
+        """Of each set the rows of the original puzzles, each the first of its group; 200,000 at
+        most in all.
         """
-        listed, left = {}, _MOST_ROWS
+        found, left = {}, _MOST_ROWS
         for set_name, arrays in self.dataset.sets.items():
-            is_listed = np.zeros(len(arrays.puzzle_indices) - 1, bool)
-            is_listed[arrays.group_indices[:-1]] = True
-            rows = np.flatnonzero(np.repeat(is_listed, np.diff(arrays.puzzle_indices)))
-            listed[set_name] = rows[:left]
-            left -= len(listed[set_name])
-        return listed
+            is_first = np.zeros(len(arrays.puzzle_indices) - 1, bool)
+            is_first[arrays.group_indices[:-1]] = True
+            rows = np.flatnonzero(np.repeat(is_first, np.diff(arrays.puzzle_indices)))
+            found[set_name] = rows[:left]
+            left -= len(found[set_name])
+        return found
 
     @cached_property
     def listed(self) -> np.ndarray:
-        """The rows that are listed, counted over all sets, int64."""
-        sizes = [arrays.num_examples for arrays in self.dataset.sets.values()]
-        starts = np.cumsum([0, *sizes[:-1]])
-        rows = [rows + start for rows, start in zip(self._listed.values(), starts, strict=True)]
+        """The rows of the original puzzles, counted over all sets, int64."""
+        rows = [rows + self.starts[name] for name, rows in self._originals.items()]
         return np.concatenate(rows)
 
     @cached_property
     def figures(self) -> dict[str, np.ndarray]:
         """What tells easy puzzles from hard ones, of the rows that are listed."""
         parts: dict[str, list[np.ndarray]] = {}
-        for set_name, rows in self._listed.items():
-            ids = np.zeros(len(rows), np.int32)
-            inputs = self.dataset.read(set_name, rows, ids).inputs
+        for set_name, rows in self._originals.items():
+            inputs = self.dataset.read(set_name, rows, np.zeros(len(rows), np.int32)).inputs
             if self.look.cells == "written":
                 parts.setdefault("clues", []).append((inputs != self.look.open).sum(1))
             if self.kind is ARC:
@@ -244,30 +241,24 @@ class Data:
         for name, (low, high) in wanted.bounds.items():
             if name in self.figures:
                 chosen &= (self.figures[name] >= low) & (self.figures[name] <= high)
-        if wanted.text and self.names:
-            text = wanted.text.lower()
-            chosen &= np.array([text in self.names[row].lower() for row in self.listed], bool)
-        if known is not None and self.names:
-            chosen &= np.array([self.names[row] in known for row in self.listed], bool)
+        if self.names:
+            text, names = wanted.text.lower(), [self.names[row] for row in self.listed]
+            fits = [text in name.lower() and (known is None or name in known) for name in names]
+            chosen &= np.array(fits, bool)
         return self.listed[chosen]
 
-    def label(self, row: int) -> str:
-        """Return a puzzle's number in its set, as records have it, with the set's name where there
-        are several; of an ARC puzzle its task, too.
-        """
-        sizes = [arrays.num_examples for arrays in self.dataset.sets.values()]
-        ends = np.cumsum(sizes)
-        place = int(np.searchsorted(ends, row, side="right"))
-        of_set = f"{list(self.dataset.sets)[place]}, " if len(sizes) > 1 else ""
-        task = f"task {_task_of(self.names[row])}, " if self.names else ""
-        return f"{task}{of_set}puzzle {row - ends[place] + sizes[place]:,}"
-
-    def described(self, row: int) -> str:
+    def described(self, row: int, puzzle: Puzzle) -> str:
         """Return a row that is listed in a line."""
         place = int(np.searchsorted(self.listed, row))
         figures = ((name, values[place]) for name, values in self.figures.items())
         said = (f"{n} {v}" if n == "rating" else f"{v} {n}" for n, v in figures)
-        return ", ".join([self.label(row), *said])
+        return ", ".join([label(puzzle), *said])
+
+
+def label(puzzle: Puzzle) -> str:
+    """Return how people call a puzzle of a data set, of ARC with its task."""
+    task = f"task {_task_of(puzzle.name)}, " if puzzle.name else ""
+    return f"{task}{puzzle.place}"
 
 
 @lru_cache(8)
@@ -277,13 +268,6 @@ def _training_data(folder: Path) -> Data:
 
 def _task_of(name: str) -> str:
     return parse_identifier(name)[0]
-
-
-class Record(NamedTuple):
-    """A line of an evaluation's records: its puzzle's row, counted over all sets; figures."""
-
-    row: int
-    figures: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -296,58 +280,64 @@ class Records:
     data: Data
 
     @cached_property
-    def lines(self) -> list[Record]:
-        """All puzzles that have labels.
+    def lines(self) -> dict[int, dict[str, float]]:
+        """The finite figures of all puzzles that have labels, by row, counted over all sets.
 
         Raises:
-            DatasetError: the file is too large, or not one of records.
+            DatasetError: the file cannot be read, or is not one of records.
         """
-        first, counted = {}, 0
-        for name, arrays in self.data.dataset.sets.items():
-            first[name] = counted
-            counted += arrays.num_examples
+        found = {}
         with disk_errors(self.path, DatasetError):
-            text = read_bounded(self.path, _MOST_RECORD_BYTES).decode(errors="replace")
+            rows = rows_of(BytesIO(read_bounded(self.path, _MOST_RECORD_BYTES)))
         try:
-            return [
-                Record(first[line["set"]] + int(line["index"]), figures)
-                for line in csv.DictReader(text.splitlines())
-                if "exact_accuracy" in (figures := _numbers(line))
-            ]
-        except (KeyError, TypeError, ValueError, csv.Error):
+            names = next(rows, [])
+            for cells in rows:
+                line = dict(zip(names, cells, strict=True))
+                row = self.data.starts[line.pop("set")] + int(line.pop("index"))
+                told = {n: number_in(t) for n, t in line.items() if n[:11] != "right_after"}
+                if told.get("exact_accuracy") is not None:
+                    found[row] = {n: value for n, value in told.items() if value is not None}
+        except (KeyError, ValueError, csv.Error):
             raise DatasetError(f"{self.path}: not the records of an evaluation") from None
+        return found
 
     @cached_property
     def figures(self) -> dict[str, np.ndarray]:
         """The figures of all lines that have them."""
-        names = dict.fromkeys(name for line in self.lines for name in line.figures)
-        having = {n: [line.figures[n] for line in self.lines if n in line.figures] for n in names}
-        return {name: np.array(values) for name, values in having.items()}
+        lines = self.lines.values()
+        names = dict.fromkeys(name for line in lines for name in line)
+        return {n: np.array([line[n] for line in lines if n in line]) for n in names}
 
-    def chosen(self, wanted: Filter, *, wrong_only: bool) -> list[Record]:
-        """Return what a filter lets through, the surest mistakes first; of ARC tasks no
+    def chosen(self, wanted: Filter) -> np.ndarray:
+        """Return the rows that a filter lets through, the surest mistakes first; of ARC tasks no
         augmentations.
         """
-        is_listed = set(self.data.listed.tolist()) if self.data.kind is ARC else None
-        lines = [
-            line
-            for line in self.lines
-            if (is_listed is None or line.row in is_listed)
-            and not (wrong_only and line.figures["exact_accuracy"] == 1)
-            and all(
-                low <= line.figures.get(name, low) <= high
-                for name, (low, high) in wanted.bounds.items()
-            )
+        is_listed = set(self.data.listed.tolist()) if self.data.kind is ARC else self.lines
+        rows = [
+            row
+            for row, line in self.lines.items()
+            if row in is_listed
+            and not (wanted.wrong_only and line["exact_accuracy"] == 1)
+            and all(a <= line.get(name, a) <= b for name, (a, b) in wanted.bounds.items())
         ]
-        return sorted(lines, key=lambda line: -line.figures.get("q_halt", 0.0))
+        return np.array(sorted(rows, key=lambda row: -self.lines[row].get("q_halt", 0.0)), int)
 
-
-def _numbers(line: Mapping[str, str | None]) -> dict[str, float]:
-    """Return the figures of a line; what is no finite number is left out."""
-    others = ("set", "index")
-    told = {n: t for n, t in line.items() if t and n and not n.startswith("right_after_")}
-    found = {name: number_in(text) for name, text in told.items() if name not in others}
-    return {name: value for name, value in found.items() if value is not None}
+    def described(self, row: int, puzzle: Puzzle) -> str:
+        """Say what the evaluation found about a puzzle."""
+        figures, is_written = self.lines[row], self.data.look.cells == "written"
+        said = {
+            "accuracy": lambda value: f"{percent(value)} of the cells right",
+            "q_halt": lambda value: f"{percent(value)} sure",
+            "steps": lambda value: many(round(value), "step"),
+            "clues": lambda value: many(round(value), "clue"),
+        }
+        told = ["right" if figures["exact_accuracy"] == 1 else "wrong"]
+        told += [
+            say(figures[name])
+            for name, say in said.items()
+            if name in figures and (is_written or name != "clues")
+        ]
+        return f"{label(puzzle)}: {', '.join(told)}"
 
 
 @dataclass(frozen=True)
@@ -362,8 +352,9 @@ class Shelf:
         """Return the numbers of the data sets that a model reads, its own first, and those of its
         evaluations; a broken data set is offered to each, at the end.
         """
-        own = [folder.resolve() for folder in model.folders]
-        kind, facts = model.kind, model.trained.facts
+        kind, facts, run = model.kind, model.trained.facts, model.trained.run
+        folders = [*run.data_folders("test"), *run.data_folders("train")]
+        own = [Path(folder).resolve() for folder in folders]
 
         def rank(data: Data) -> int:
             if _or_nothing(lambda: data.kind, None) is None:
@@ -391,25 +382,35 @@ def _both(known: list[_Found], found: list[_Found]) -> list[_Found]:
     return list(({each: each for each in known} | {each: each for each in found}).values())
 
 
+def at(found: Sequence[_Found], number: int, what: str) -> _Found:
+    """Return what has a number; ConfigError where nothing has it."""
+    if number >= len(found):
+        raise ConfigError(f"there is no {what} with number {number}")
+    return found[number]
+
+
 def find(checkpoints: list[Path], data: list[Path]) -> Shelf:
     """Look for checkpoints in folders, or take the ones that they name; for data sets too."""
     models = [Model(str(path), path) for path in chain.from_iterable(map(_runs, checkpoints))]
-    known = {found.resolve(): found for folder in data for found in _data_folders(folder)}
-    for model in models:
-        for folder in _or_nothing(lambda model=model: model.trained.run.data_folders("test"), []):
-            path = Path(folder)
-            if path.is_dir():
-                known.setdefault(path.resolve(), path)
+    tested = {
+        model: list(map(Path, _or_nothing(lambda m=model: m.trained.run.data_folders("test"), [])))
+        for model in models
+    }
+    below = (found for folder in data for found in sorted(folder.rglob(f"*/{METADATA_NAME}")))
+    folders = [found.parent.parent for found in below]
+    folders += [folder for own in tested.values() for folder in own if folder.is_dir()]
+    known: dict[Path, Path] = {}
+    for folder in folders:
+        known.setdefault(folder.resolve(), folder)
     sets = [
-        Data(f"{folder} ({metadata.parent.name})", folder, metadata.parent.name)
+        Data(f"{folder} ({split})", folder, split)
         for folder in known.values()
-        for metadata in sorted(folder.glob(f"*/{METADATA_NAME}"))
-        if metadata.parent.name in ("test", "train", "selection")
+        for split in ("selection", "test", "train")
+        if (folder / split / METADATA_NAME).is_file()
     ]
     records = []
     for model in models:
-        folders = _or_nothing(lambda model=model: model.trained.run.data_folders("test"), [])
-        own = [Path(folder, "test").resolve() for folder in folders]
+        own = [(folder / "test").resolve() for folder in tested[model]]
         written = [*model.path.glob(f"*{_RECORDS}"), *model.path.glob(f"*/*{_RECORDS}")]
         for path in sorted(written):
             measured = _measured(path, own)
@@ -423,7 +424,7 @@ def _measured(records: Path, otherwise: list[Path]) -> list[Path]:
     """Return what an evaluation with records measured, as its result beside them says."""
     result = records.with_name(f"{records.name.removesuffix(_RECORDS)}.json")
     with suppress(OSError, ValueError, TypeError, RecursionError):
-        data = at(json.loads(read_bounded(result, _MOST_RESULT_BYTES)), "data")
+        data = value_at(json.loads(read_bounded(result, _MOST_RESULT_BYTES)), "data")
         return [Path(folder).resolve() for folder in data]
     return otherwise
 
@@ -440,12 +441,6 @@ def _runs(path: Path) -> Iterator[Path]:
 def _is_run(path: Path) -> bool:
     named = any((path / name).is_file() for name in (CONFIG_FILE, PUBLISHED_CONFIG))
     return named or any(path.glob(f"step_*/{MANIFEST}"))
-
-
-def _data_folders(path: Path) -> Iterator[Path]:
-    yield from dict.fromkeys(
-        found.parent.parent for found in sorted(path.rglob(f"*/{METADATA_NAME}"))
-    )
 
 
 def _or_nothing(look: Callable[[], _Found], otherwise: _Found) -> _Found:

@@ -14,7 +14,15 @@ from pydantic import Field
 from apps.lattice.search import Found, Round
 from apps.reports.animation import animate
 from apps.reports.asking import load_for, note_on, search_for
-from apps.reports.boards import Board, asked, board_of_candidates, draw, draw_panels, panels_of
+from apps.reports.boards import (
+    Board,
+    asked,
+    board_of_candidates,
+    board_of_step,
+    draw,
+    draw_panels,
+    panels_of,
+)
 from apps.reports.frames import Frame, frames_of_rounds, frames_of_steps, thinned
 from apps.reports.html import percent
 from apps.viewer.shelf import MISTAKES
@@ -71,7 +79,7 @@ class Thinker:
 
         def tell(event: Event) -> None:
             if number != self._number:
-                raise _Cancelled
+                raise _Cancelled("stopped")
             told.put(event)
 
         def work() -> None:
@@ -82,9 +90,7 @@ class Thinker:
                     done = [shown(frame) for frame in frames]
                     about = {"summary": summary, "train_step": trained.step, "thought": number}
                     tell({"done": done, "settled": _settled(frames), **about})
-            except _Cancelled:
-                told.put({"error": "stopped"})
-            except MISTAKES as error:
+            except (_Cancelled, *MISTAKES) as error:
                 told.put({"error": str(error)})
             except Exception as error:
                 # Of the model itself, or of the machine: the page stays, and says so.
@@ -94,8 +100,7 @@ class Thinker:
 
         threading.Thread(target=work, daemon=True).start()
         try:
-            while (event := told.get()) is not None:
-                yield event
+            yield from iter(told.get, None)
         finally:
             if number == self._number:
                 self._number += 1  # The page has gone.
@@ -147,35 +152,29 @@ def svg_of(board: Board) -> str:
 
 def verdict_on(board: Board) -> str:
     """Say what is shown on a board; the cells that are counted are those that it marks."""
-    puzzle, answer = board.puzzle, board.answer
+    puzzle, answer, look = board.puzzle, board.answer, board.look
     judged = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
     if board.candidates is not None and (left := int((board.candidates.sum(-1) > 1).sum())):
         marked = int(board.wrong.sum())
         return f"{many(left, 'cell')} open" + (f", {marked} wrong" if marked else "")
     if judged.solved is not False:
         return judged.words
-    look = board.look
     if look.canvas:
-        return _verdict_on_grids(board)
+        given, right = panels_of(board)[1:]
+        sizes = ["{} x {}".format(*panel.tokens.shape) for panel in (given, right)]
+        if sizes[0] != sizes[1]:
+            return f"a grid of {sizes[0]} cells; the right one has {sizes[1]}"
+        marked = many(int(given.marked.sum()), "cell")
+        return f"a grid of {sizes[0]} cells, not the right one: it differs in {marked}"
     is_open = puzzle.kind.to_tokens(answer).reshape(answer.shape) == look.open
     is_empty = is_open & board.wrong & (look.cells == "written")
+    if board.right is None and not is_empty.any():
+        return judged.words
     marked = many(int((board.wrong & ~is_empty).sum()), "cell")
+    said = f"not a solution: {marked} cannot stay"
     if board.right is not None:
         said = f"not the right answer: it differs in {marked}"
-    elif is_empty.any():
-        said = f"not a solution: {marked} cannot stay"
-    else:
-        return judged.words
     return f"{said}, {int(is_empty.sum())} left empty" if is_empty.any() else said
-
-
-def _verdict_on_grids(board: Board) -> str:
-    grids = {panel.title: panel for panel in panels_of(board)}
-    sizes = ["{} x {}".format(*grids[name].tokens.shape) for name in ("answer", "right answer")]
-    if sizes[0] != sizes[1]:
-        return f"a grid of {sizes[0]} cells; the right one has {sizes[1]}"
-    marked = many(int(grids["answer"].marked.sum()), "cell")
-    return f"a grid of {sizes[0]} cells, not the right one: it differs in {marked}"
 
 
 def _settled(frames: list[Frame]) -> int:
@@ -234,13 +233,8 @@ def _reason(
         answer = puzzle.kind.to_grid(glimpse.tokens[0])
         if halts:
             q.append(float(glimpse.q_halt[0]))
-        board = Board(
-            puzzle,
-            answer,
-            glimpse.certainty[0].reshape(answer.shape),
-            puzzle.kind.changed(puzzle.question, before, answer),
-            right=right,
-        )
+        certainty = glimpse.certainty[0].reshape(answer.shape)
+        board = board_of_step(puzzle, before, answer, certainty, right)
         chain = f"chain {glimpse.chain + 1} of {asked.breadth}, " if asked.breadth > 1 else ""
         title = f"{chain}ACT step {glimpse.step} of {steps}"
         tell({"frame": shown(Frame(board, title, [], list(q), steps))})

@@ -309,18 +309,6 @@ SCORED = {
 payloads("score_arc", 3, lambda place, content: scored(place, **content), SCORED)
 
 
-def with_votes(place: Place, content: str) -> Call:
-    (place.folder / "votes.json").write_text(content)
-    return call_main, ("apps.reports.votes", *[str(place.folder / "votes.json")] * 2)
-
-
-VOTES = {
-    "brackets": "[" * 10**6,
-    "values of another type": '{"a": [{"solved_at": {}, "grids": 3}]}',
-}
-payloads("show_votes", 3, with_votes, VOTES)
-
-
 def built(place: Place, content: tuple[str, Any]) -> Call:
     """Put a source into its place (see `evaluated`), and build."""
     name, source = content

@@ -7,23 +7,10 @@ import pytest
 from apps.reports import grids
 from apps.reports.animation import as_page
 from apps.reports.asking import note_on
-from apps.reports.boards import (
-    ANSWER,
-    GUESS_FILL,
-    INK,
-    NEW,
-    RING,
-    WRONG,
-    WRONG_FILL,
-    Board,
-    asked,
-    board_of_candidates,
-    draw,
-    panels_of,
-)
-from apps.reports.drawing import Rectangle, Words, mixed
+from apps.reports.boards import RING, Board, asked, draw, panels_of
+from apps.reports.drawing import Rectangle, Words
 from apps.reports.frames import Frame
-from apps.reports.terminal import as_text
+from apps.reports.terminal import as_text, side_by_side
 from dataset.arc.augmentation import augment_grid, format_identifier
 from dataset.arc.tasks import encode_canvas
 from dataset.format.schema import ARC_PALETTE
@@ -76,27 +63,6 @@ def fills_of(board: Board) -> list[str]:
     return [shape.fill for shape in draw(board).shapes if isinstance(shape, Rectangle)]
 
 
-def test_clues_and_answers_are_told_apart() -> None:
-    words = words_of(Board(PUZZLE, SOLUTION))
-    assert [word.text for word in words] == [str(digit) for digit in SOLUTION.flat]
-    bold = np.reshape([word.bold for word in words], (4, 4))
-    assert np.array_equal(bold, QUESTION > 0)
-    assert {word.fill for word in words if word.bold} == {INK}
-    assert {word.fill for word in words if not word.bold} == {ANSWER}
-    assert WRONG_FILL not in fills_of(Board(PUZZLE, SOLUTION))
-
-
-def test_unsure_digits_are_paler_and_wrong_ones_red() -> None:
-    certainty = np.ones((4, 4))
-    certainty[0, 1] = 0.0
-    answer = SOLUTION.copy()
-    answer[3, 0] = 3
-    words = words_of(Board(PUZZLE, answer, certainty))
-    assert words[1].fill == mixed(ANSWER, "#ffffff", 0.3)
-    red = [number for number, word in enumerate(words) if word.fill == WRONG]
-    assert red == [4, 12, 13]  # The other 3 of the column, and that of the row and box.
-
-
 def test_nothing_is_marked_in_a_puzzle_that_nobody_answered() -> None:
     assert len(words_of(asked(PUZZLE))) == 4
     maze_board = asked(MAZE.parse("S  #   #       G"))
@@ -104,53 +70,12 @@ def test_nothing_is_marked_in_a_puzzle_that_nobody_answered() -> None:
     assert Board(maze_board.puzzle, maze_board.answer).wrong.sum() == 2
 
 
-def test_open_cells_show_their_candidates() -> None:
-    candidates = np.zeros((16, 6), bool)
-    candidates[np.arange(16), SUDOKU.to_tokens(SOLUTION)] = True
-    candidates[1, 2:] = True
-    candidates[4] = False
-    board = board_of_candidates(PUZZLE, candidates, guessed=7)
-    words = words_of(board)
-    small = [word.text for word in words if word.size < 40]
-    assert small == ["1", "2", "3", "4"]
-    assert [word.text for word in words if word.text == "x"] == ["x"]
-    assert GUESS_FILL in fills_of(board)
-
-
-def test_a_path_is_drawn_as_sure_as_it_is() -> None:
-    puzzle = MAZE.parse("S  #   #       G")
-    answer = puzzle.question.copy()
-    answer[0, 1] = answer[1, 1] = maze.PATH
-    certainty, changed = np.ones((4, 4)), np.zeros((4, 4), bool)
-    certainty[1, 1], changed[0, 1] = 0.5, True
-    fills = fills_of(Board(puzzle, answer, certainty, changed))
-    assert NEW in fills
-    assert mixed(maze.PALETTE[maze.PATH - 1], "#ffffff", 0.65) in fills
-    assert WRONG in fills
-
-
 def test_start_and_goal_of_a_maze_stay_whatever_is_answered() -> None:
     puzzle = MAZE.parse("S  #   #       G")
     answer = np.full_like(puzzle.question, maze.PATH)
     board = Board(puzzle, answer)
     assert {maze.PALETTE[token - 1] for token in (maze.START, maze.GOAL)} < set(fills_of(board))
-    html = grids.svg(board.look, puzzle.question, label="x", wrong=puzzle.question > 0)
-    ends = [html.index(part) for part in ('class="wrong"', 'class="start"', ">S<", ">G<")]
-    assert ends == sorted(ends)
-
-
-def test_arc_grids_stand_side_by_side() -> None:
-    grid = np.array([[1, 2], [3, 4]], np.uint8)
-    canvas, other = (ARC.to_grid(encode_canvas(each)) for each in (grid, grid[:1]))
-    puzzle = Puzzle(ARC, canvas, canvas, 1, "abc")
-    assert [word.text for word in words_of(Board(puzzle, other))] == [
-        *("input", "answer", "right answer")
-    ]
-    _, answer, target = panels_of(Board(puzzle, other))
-    assert (answer.tokens.shape, target.tokens.shape) == ((1, 2), (2, 2))
-    assert answer.marked.all()
-    empty = Board(puzzle, np.zeros_like(canvas))
-    assert "no grid" in [word.text for word in words_of(empty)]
+    assert [word.text for word in words_of(board)] == ["S", "G"]
 
 
 def test_colours_of_arc_stay_as_they_are_and_are_the_smaller_the_less_sure() -> None:
@@ -196,8 +121,8 @@ def test_a_kind_from_elsewhere_is_drawn_everywhere(monkeypatch: pytest.MonkeyPat
     cells = [shape for shape in draw(board).shapes if isinstance(shape, Rectangle)]
     assert {round(each.width) for each in cells if each.fill == "#00aaaa"} == {94}  # Of 145.
     # In a report, on a page of its own and in the viewer.
-    html = grids.svg(grids.look_of("flag", answer), answer, label="x", wrong=board.wrong)
-    assert all(part in html for part in ('fill="#ff66aa"', 'fill="#00aaaa"', 'class="wrong"'))
+    html = grids.svg(grids.look_of("flag", 3), answer, "x", marked=board.wrong)
+    assert all(f'fill="{colour}"' in html for colour in ("#ff66aa", "#00aaaa", RING))
     assert '[fill="#00aaaa"]' not in as_page([Frame(board, "step", [])], "A flag")
     facts = json.loads(json.dumps(asdict(board.look)))
     assert [(one["text"], one["fill"], one["keys"]) for one in facts["tokens"]] == [
@@ -220,3 +145,13 @@ def test_the_looks_of_our_kinds_read_what_they_write(kind: Kind) -> None:
         assert np.array_equal(kind.parse(typed).question, puzzle.question)
         assert all(one.keys for one in look.tokens if not one.drawn)
         assert look.open in look
+
+
+def test_blocks_of_several_heights_stand_side_by_side() -> None:
+    text = side_by_side([("a", ["1", "22"]), ("title", ["x"]), ("", ["y", "y", "y"])])
+    assert text.splitlines() == [
+        "a     title",
+        "1     x        y",
+        "22             y",
+        " " * 15 + "y",
+    ]

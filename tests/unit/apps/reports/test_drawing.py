@@ -3,7 +3,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from apps.reports.drawing import Picture, darkened, mixed
+from apps.reports.drawing import Picture, darkened
 from runtime.errors import ConfigError
 
 
@@ -22,13 +22,6 @@ def test_an_image_has_the_colours_where_they_were_drawn() -> None:
     assert red == {(x, y) for x in (*range(2, 6), *range(10, 14)) for y in range(3, 8)}
 
 
-def test_shapes_of_one_colour_are_one_path() -> None:
-    root = ET.fromstring(small().svg())
-    paths = root.findall("{http://www.w3.org/2000/svg}path")
-    assert [path.get("fill") for path in paths] == ["#ffffff", "#ff0000"]
-    assert paths[1].get("d") == "M2 3h4v5h-4zM10 3h4v5h-4z"
-
-
 def test_words_are_text_whatever_they_say() -> None:
     picture = small()
     picture.words(5, 5, '</text><script>alert("1")</script>', 8, "#000000")
@@ -38,43 +31,10 @@ def test_words_are_text_whatever_they_say() -> None:
     assert not list(text)
 
 
-def test_a_picture_can_be_placed_in_another() -> None:
-    paper = Picture(40, 20)
-    paper.rectangle(0, 0, 40, 20, "#000000")
-    paper.place(small(), 20, 10)
-    image = paper.image()
-    assert image.getpixel((22, 13)) == (255, 0, 0)
-    assert image.getpixel((19, 9)) == (0, 0, 0)
-    assert image.getpixel((20, 10)) == (255, 255, 255)
-
-
-def test_frames_lie_inside() -> None:
-    picture = Picture(10, 10)
-    picture.frame(2, 2, 6, 6, 1, "#0000ff")
-    image = picture.image()
-    blue = sum(image.getpixel((x, y)) == (0, 0, 255) for x in range(10) for y in range(10))
-    assert blue == 20
-
-
-def test_colours_mix() -> None:
-    assert mixed("#ff0000", "#ffffff", 1) == "#ff0000"
-    assert mixed("#ff0000", "#ffffff", 0) == "#ffffff"
-    assert mixed("#000000", "#ffffff", 0.5) == "#808080"
-
-
 def test_on_dark_paper_light_is_dark_and_hues_stay() -> None:
     paper, ink, red = map(darkened, ("#ffffff", "#16202c", "#c81e1e"))
     assert int(paper[1:3], 16) < 40 < 180 < int(ink[1:3], 16)
     assert int(red[1:3], 16) > 2 * int(red[3:5], 16)
-
-
-def test_letters_do_not_touch() -> None:
-    picture = Picture(60, 30)
-    picture.words(4, 15, "ll", 20, "#000000", bold=True, anchor="start")
-    image = picture.image().convert("L")
-    columns = [min(image.getpixel((x, y)) for y in range(30)) for x in range(60)]
-    inked = [x for x, value in enumerate(columns) if value < 100]
-    assert max(columns[inked[0] : inked[-1]]) > 150
 
 
 def test_without_pillow_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,10 @@ from apps.reports.puzzles import (
     difficulty_figures,
     halts_figure,
     puzzle_figures,
-    reliability_figure,
     search_figure,
     steps_figure,
 )
 from apps.reports.reading import Records, Result, Run, read_run
-from evaluation.metrics import wilson
 
 Make = Callable[..., Path]
 
@@ -38,26 +36,6 @@ def trace(figure: Figure, name: str) -> dict[str, Any]:
 
 def by_title(figures: list[Figure]) -> dict[str, Figure]:
     return {figure.title: figure for figure in figures}
-
-
-def test_the_curves_of_a_run(run: Run) -> None:
-    figures = by_title(training_figures(run))
-    assert list(figures)[:2] == ["Exact accuracy", "Losses"]
-    exact = figures["Exact accuracy"]
-    assert trace(exact, "exact accuracy")["x"] == list(range(1, 41))
-    evaluated = trace(exact, "exact accuracy, evaluated")
-    assert (evaluated["x"], evaluated["y"]) == ([20, 40], [0.75, 0.75])
-    # Of 20 puzzles, as the curve of counts says.
-    low = wilson(15, 20).low
-    assert low is not None
-    assert evaluated["error_y"]["arrayminus"] == pytest.approx([0.75 - low] * 2, abs=1e-5)
-    assert trace(exact, "warnings")["x"] == [20]
-    assert "the logits are flat" in trace(exact, "warnings")["text"][0].replace("<br>", " ")
-    assert figures["Losses"].layout["yaxis"]["type"] == "log"
-    assert {one["name"] for one in figures["Losses"].data} >= {"lm", "q halt"}
-    assert {"Gradient norms", "Learning rates", "Steps to the halt", "Cells"} <= figures.keys()
-    # A single value is no curve.
-    assert "Learned weights of the losses" not in figures
 
 
 def test_long_curves_are_short_and_keep_their_extremes(run: Run) -> None:
@@ -79,29 +57,6 @@ def test_long_curves_are_short_and_keep_their_extremes(run: Run) -> None:
     assert min(y for y in band["y"] if y is not None) > 0
 
 
-def test_what_belongs_to_a_heading_is_drawn_once(run: Run) -> None:
-    for name in ("train/confidence_accuracy", "eval/hard/exact_accuracy", "eval/sudoku/valid"):
-        for step in (1, 2):
-            run.curves.setdefault(name, type(run.curves["train/lr"])()).add(step, 0.5)
-    figures = training_figures(run)
-    names = [
-        (figure.title, one["name"]) for figure in figures for one in figure.data if "name" in one
-    ]
-    assert len(names) == len(set(names))
-    titles = by_title(figures)
-    assert [one["name"] for one in titles["Heads"].data] == ["confidence accuracy"]
-    assert len(titles["Evaluators and sets"].data) == 2
-
-
-def test_several_runs_lie_over_each_other(make_run_folder: Make) -> None:
-    runs = {name: read_run(make_run_folder(name)) for name in ("a", "<b>$x^2$</b>")}
-    colours = colours_of(list(runs), [0.5, None])
-    figures = by_title(compared_figures(runs, colours, 60_000))
-    loss = figures["Loss of the tokens"]
-    assert [one["name"] for one in loss.data] == ["a", "&lt;b&gt;$x^2$&lt;/b&gt;"]
-    assert [one["line"]["color"] for one in loss.data] == ["@0", "@1"]
-
-
 def test_points_are_shared_out_among_many_runs(make_run_folder: Make) -> None:
     run = read_run(make_run_folder(steps=2000))
     runs = {f"run {number}": run for number in range(100)}
@@ -112,34 +67,6 @@ def test_points_are_shared_out_among_many_runs(make_run_folder: Make) -> None:
     )
     figures = compared_figures(runs, colours, 60_000)
     assert sum(len(one["x"]) for figure in figures for one in figure.data) <= 60_000
-
-
-def test_parallel_coordinates_have_an_axis_for_each_setting() -> None:
-    swept = {"lr": ["0.001", "0.01", "0.003"], "arch": ["trm", "<hrm>", "trm"]}
-    figure = parallel_coordinates(["a", "<b>", "c"], swept, [0.5, 0.75, 0.6], "exact accuracy")
-    assert figure.selects
-    runs = {one["text"].partition("<br>")[0]: one for one in figure.data}
-    assert list(runs) == ["a", "c", "&lt;b&gt;"]  # The best is drawn last.
-    assert runs["a"]["y"][::5] == [0.0, 1.0, 0.0]
-    assert runs["c"]["y"][::5] == [0.5, 1.0, 0.4]
-    assert runs["&lt;b&gt;"]["y"][::5] == [1.0, 0.0, 1.0]
-    assert runs["c"]["y"][:6] == [0.5, None, 0.5, None, 0.5, 1.0]
-    assert runs["&lt;b&gt;"]["line"]["color"] == "@score 1.00"
-    assert "arch = &lt;hrm&gt;" in runs["&lt;b&gt;"]["text"]
-    bands = [(one["x0"], one["x1"]) for one in figure.layout["shapes"]]
-    # The text of an axis lies in its band, and no line crosses a band.
-    assert runs["a"]["x"][::5] == [0, 1, 2]
-    assert runs["a"]["x"][4::5] == [end for _, end in bands]
-    notes = [(int(one["x"]), one["text"]) for one in figure.layout["annotations"]]
-    assert all(
-        bands[int(x)][0] < x < bands[int(x)][1]
-        for x in (one["x"] for one in figure.layout["annotations"])
-    )
-    assert notes[:3] == [(0, "lr"), (1, "arch"), (2, "exact accuracy")]
-    assert set(notes[3:]) == {
-        *((0, "0.001"), (0, "0.003"), (0, "0.01")),
-        *((1, "&lt;hrm&gt;"), (1, "trm"), (2, "0.5"), (2, "0.75")),
-    }
 
 
 def test_many_values_of_a_setting_stand_where_they_belong() -> None:
@@ -181,47 +108,24 @@ def records_of(**columns: Any) -> Records:
     return Records({name: np.array(values, float) for name, values in columns.items()})
 
 
-def test_accuracy_over_steps_and_depths(run: Run) -> None:
-    share = {"value": 0.6, "low": 0.5, "high": 0.7}
-    chains = [
-        {"depth": depth, "breadth": breadth, "select": "q", "selected": share}
-        | {"set_name": "all", "num_puzzles": 20}
-        for depth in (16, 4)
-        for breadth in (1, 8)
-    ]
-    figure = steps_figure({"": run.results[0]}, [Result("d", {"chains": chains})])
-    assert figure is not None
-    assert trace(figure, "all puzzles")["x"] == [1, 2, 3, 4]
-    assert trace(figure, "all puzzles")["y"] == [0.0, 0.4, 0.75, 0.75]
-    assert trace(figure, "with depth")["x"] == [4, 16]
-    assert trace(figure, "with depth, 8 chains, select=q")["y"] == [0.6, 0.6]
-    # Ratings go from 0 to 19, and the first 15 puzzles are right.
-    assert trace(figure, "rating ≤ 6.333")["y"][-1] == 1.0
-    assert trace(figure, "rating ≥ 12.67")["y"][-1] == round(2 / 7, 5)
-
-
-def test_curves_over_depth_say_what_could_be_confused(run: Run) -> None:
-    def at_depths(data: str, count: int, set_name: str = "all") -> Result:
-        chain = {"breadth": 1, "select": "q", "selected": {"value": 0.5}, "num_puzzles": count}
-        chains = [chain | {"depth": depth, "set_name": set_name} for depth in (4, 16)]
-        return Result("d", {"chains": chains, "data": [f"/x/{data}/test"]})
+def test_curves_over_depth_say_of_what_they_are(run: Run) -> None:
+    chain = {"breadth": 1, "select": "q", "selected": {"value": 0.5}, "num_puzzles": 1000}
+    chains = [chain | {"depth": depth, "set_name": "hard"} for depth in (16, 4)]
+    chains += [one | {"breadth": 8} for one in chains]
+    one, other = (Result("d", {"chains": chains, "data": [f"/x/{d}/test"]}) for d in ("<a>", "b"))
 
     def names(*depths: Result) -> list[str]:
-        figure = steps_figure({}, depths)
+        figure = steps_figure({"": run.results[0]}, depths)
         assert figure is not None
-        return [one["name"] for one in figure.data]
+        assert figure.data[-1]["x"] == [4, 16]
+        return [trace["name"] for trace in figure.data][3:]
 
-    assert names(at_depths("<a>", 20)) == ["with depth"]
-    assert names(at_depths("<a>", 20), at_depths("b", 20)) == [
-        *("with depth, &lt;a&gt;/test", "with depth, b/test")
+    told = "set hard, 1,000 puzzles"
+    several = "set hard, 8 chains, select=q, 1,000 puzzles"
+    assert names(one) == [f"with depth, {told}", f"with depth, {several}"]
+    assert names(one, other)[:2] == [
+        *(f"with depth, &lt;a&gt;/test, {words}" for words in (told, several))
     ]
-    assert names(at_depths("a", 20), at_depths("a", 1000, "hard")) == [
-        *("with depth, set all, 20 puzzles", "with depth, set hard, 1,000 puzzles")
-    ]
-    figure = steps_figure({"": run.results[0]}, [at_depths("a", 7)])
-    assert figure is not None
-    first, last = figure.data[0]["name"], figure.data[-1]["name"]
-    assert (first[:11], first[-12:], last[-11:]) == ("all puzzles", ", 20 puzzles", ", 7 puzzles")
 
 
 def test_columns_of_odd_names_are_no_steps(run: Run) -> None:
@@ -233,10 +137,8 @@ def test_columns_of_odd_names_are_no_steps(run: Run) -> None:
     known = records_of(right_after_1=[1, 0], right_after_10=[1, 1], exact_accuracy=[1, 1], **odd)
     figure = steps_figure({"": Result("r", {}, known)})
     assert figure is not None
-    assert trace(figure, "all puzzles")["x"] == [1, 10]
-
-
-def test_a_single_step_is_no_curve(run: Run) -> None:
+    assert trace(figure, "2 puzzles")["x"] == [1, 10]
+    # A single step is no curve.
     result = Result("r", {}, records_of(right_after_1=[1, 0], exact_accuracy=[1, 0]))
     assert steps_figure({"": result}) is None
 
@@ -274,15 +176,6 @@ def test_the_walls_of_a_maze_are_no_clues() -> None:
     assert [f.title for f in difficulty_figures({"": Result("r", {}, records)})] == [
         "Accuracy over difficulty: length of the path"
     ]
-
-
-def test_calibration_of_q_and_of_the_confidence(run: Run) -> None:
-    figure = reliability_figure(run.results[0])
-    assert figure is not None
-    q = trace(figure, "Q: the whole answer")
-    assert (q["x"], q["y"]) == ([0.2, 0.9], [0.0, 1.0])
-    confidence = trace(figure, "confidence: a cell")
-    assert (confidence["x"], confidence["y"]) == ([0.85, 0.95], [0.8, round(140 / 150, 5)])
 
 
 def test_confusions_leave_out_what_is_right(run: Run) -> None:

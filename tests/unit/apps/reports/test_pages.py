@@ -16,7 +16,7 @@ import pytest
 
 from apps.reports import page as pages
 from apps.reports import runs
-from apps.reports.page import MAX_BYTES, Page
+from apps.reports.page import MAX_BYTES
 from apps.reports.writing import write_report
 from runtime.errors import ConfigError
 from scripts import report
@@ -74,27 +74,6 @@ def figures_in(parsed: Parsed) -> list[Any]:
     return json.loads(parsed.scripts[0])
 
 
-def test_the_page_of_a_run_is_complete(make_run_folder: Make) -> None:
-    folder = make_run_folder(steps=40, score=0.75)
-    parsed = written(folder)
-    assert (folder / "report.html").is_file()
-    for words in (
-        *("run", "75.0 %", "12,345 parameters", "40 steps", "6 min 10 s", "1 warning"),
-        *("after step 20 the logits are flat", "trm trained on data/easy", "ACT steps"),
-        *("task one", "place 1", "puzzle 19", "arch.hidden_size", "3 of 4 votes"),
-    ):
-        assert words in parsed.text, words
-    headings = re.findall(r"<h2[^>]*>([^<]*)", (folder / "report.html").read_text())
-    assert headings == [
-        *("Training", "Diagnosis", "Evaluations", "Puzzle by puzzle", "The hardest failures"),
-        *("ARC tasks and their votes", "Settings"),
-    ]
-    assert len(figures_in(parsed)) == len(
-        [a for a in parsed.named("div") if a.get("class") == "plot"]
-    )
-    assert "What could not be read" not in parsed.text
-
-
 def test_nothing_is_loaded_and_only_two_scripts_may_run(make_run_folder: Make) -> None:
     parsed = written(make_run_folder())
     loads = {"src", "srcset", "data", "action", "formaction", "poster", "background", "xlink:href"}
@@ -140,12 +119,6 @@ def test_hostile_names_and_settings_are_text(make_run_folder: Make) -> None:
     assert "<" not in parsed.scripts[0]
 
 
-def test_a_title_is_escaped() -> None:
-    parsed = Parsed(Page(HOSTILE).to_html())
-    assert len(parsed.named("script")) == 3
-    assert parsed.text.count("<script>alert(1)</script>") == 1
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -188,23 +161,27 @@ def test_what_cannot_be_written_or_found_is_one_line(
         assert told in line
 
 
-def test_without_plotly_one_line_says_how_to_get_it(
+def test_where_a_page_is_written(
     make_run_folder: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    folder, other = make_run_folder("runs/one"), make_run_folder("others/one")
+    monkeypatch.chdir(folder.parents[1])
+    assert report.main(["runs"]) == 0
+    assert re.fullmatch(r"written: runs/one/report.html \(\d\.\d MB\)\n", capsys.readouterr().out)
+    monkeypatch.chdir(folder)
+    assert write_report([Path()])[0] == Path("report.html")
+    assert write_report([folder, Path()], Path("same.html"))[0] == Path("same.html")
+    assert "Report of" not in Path("same.html").read_text()
+    # Runs of the same name are told apart.
+    text = write_report([folder, other])[0].read_text().replace("<wbr>", "")
+    assert re.findall(r'<tr><th scope="row">(\w+/one)', text)[:2] == ["runs/one", "others/one"]
+    monkeypatch.setattr("apps.reports.writing.MAX_BYTES", 1_000_000)
+    with pytest.raises(ConfigError, match="the page has over 1 MB"):
+        write_report([folder])
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     pages.plotly_script.cache_clear()
-    assert report.main([str(make_run_folder())]) == 2
+    assert report.main([str(folder)]) == 2
     assert "plotly is not installed (pip install '.[pictures]')" in capsys.readouterr().err
-
-
-def test_the_command_says_what_it_has_written(
-    make_run_folder: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = make_run_folder()
-    output = tmp_path / "page.html"
-    assert report.main([str(folder), "--output", str(output)]) == 0
-    assert re.fullmatch(rf"written: {output} \(\d\.\d MB\)\n", capsys.readouterr().out)
-    assert not (folder / "report.html").exists()
 
 
 def test_a_killed_report_leaves_the_old_page(
@@ -226,61 +203,6 @@ def test_a_killed_report_leaves_the_old_page(
 # Several runs
 
 
-def test_several_runs_are_compared(
-    make_run_folder: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    runs = [make_run_folder(n, settings={"lr": lr}) for n, lr in (("a", 0.1), ("b", 0.2))]
-    parsed = written(*runs)
-    assert (tmp_path / "report.html").is_file()
-    assert "a · b" in parsed.text
-    (settings,) = re.findall(
-        r"Settings that differ</h2>(.*)</section>", (tmp_path / "report.html").read_text()
-    )
-    assert re.findall('<th scope="row">([^<]*)<', settings) == ["lr"]
-
-
-def test_a_sweep_has_a_table_and_parallel_coordinates(make_sweep: Make) -> None:
-    sweep = make_sweep(rates=(1e-3, 3e-3, 1e-2), seeds=3)
-    parsed = written(sweep)
-    assert (sweep / "report.html").is_file()
-    (coordinates,) = [one for one in figures_in(parsed) if one["selects"]]
-    axes = [note["text"] for note in coordinates["layout"]["annotations"]]
-    assert axes[:3] == ["lr", "seed", "solved by search"]
-    assert len(coordinates["data"]) == 9
-    assert "best of 9 runs: lr-0.01__seed-2" in parsed.text
-    text = (sweep / "report.html").read_text().partition("</tbody>")[0]
-    rows = re.findall(r'<tr><th scope="row">(lr-[^<]*(?:<wbr>[^<]*)*)</th>', text)
-    assert len(rows) == 9
-    assert rows[0].replace("<wbr>", "") == "lr-0.01__seed-2"  # The best one first.
-
-
-def test_runs_of_the_same_name_are_told_apart(make_run_folder: Make, tmp_path: Path) -> None:
-    runs = [make_run_folder("x/run"), make_run_folder("y/run")]
-    written(*runs, output=tmp_path / "r.html")
-    text = (tmp_path / "r.html").read_text().replace("<wbr>", "")
-    assert re.findall(r'<tr><th scope="row">(./run)', text)[:2] == ["x/run", "y/run"]
-
-
-def test_the_same_run_named_twice_is_one(
-    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make_run_folder()
-    monkeypatch.chdir(folder.parent)
-    assert write_report([folder, Path(folder.name)], folder / "r.html")[0].is_file()
-    assert "Report of" not in (folder / "r.html").read_text()
-
-
-def test_a_page_lies_beside_the_run_that_it_is_about(
-    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make_run_folder("runs/one")
-    monkeypatch.chdir(folder.parents[1])
-    assert write_report([Path("runs")])[0] == Path("runs/one/report.html")
-    monkeypatch.chdir(folder)
-    assert write_report([Path()])[0] == Path("report.html")
-
-
 def test_means_over_seeds_can_be_taken_along(
     make_sweep: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -297,6 +219,15 @@ def test_means_over_seeds_can_be_taken_along(
     assert capsys.readouterr().out.splitlines()[1] == "0.003,0.625,0.03536,2"
 
 
+def test_a_puzzle_without_grids_is_not_shown_step_by_step(make_run_folder: Make) -> None:
+    path = make_run_folder() / "eval_step_40_records.json"
+    content = json.loads(path.read_text())
+    one = content["sets"]["all"]["failures"]["surest"][0]
+    content["sets"]["all"]["solving"] = one | {"steps": [1, 2], "answers": [[1, 2, 3], "x", None]}
+    path.write_text(json.dumps(content))
+    assert "step by step" not in written(path.parent).text
+
+
 def test_votes_on_the_same_inputs_are_shown_once(make_run_folder: Make) -> None:
     folder = make_run_folder()
     votes = (folder / "arc_tasks.json").read_text()
@@ -308,25 +239,6 @@ def test_votes_on_the_same_inputs_are_shown_once(make_run_folder: Make) -> None:
     text = written(folder).text
     assert text.count("task one, test input 1") == text.count("task two, test input 1") == 1
     assert "The votes in eval_step_40/arc_tasks.json are on the same inputs." in text
-
-
-def test_a_puzzle_is_shown_step_by_step(make_run_folder: Make) -> None:
-    folder = make_run_folder()
-    path = folder / "eval_step_40_records.json"
-    content = json.loads(path.read_text())
-    assert "step by step" not in written(folder).text
-    of_set = content["sets"]["all"]
-    one = of_set["failures"]["surest"][0]
-    answers = [one["answer"], one["labels"]]
-    of_set["solving"] = one | {"index": 7, "steps": [1, 3], "answers": answers}
-    path.write_text(json.dumps(content))
-    parsed = written(folder)
-    assert "puzzle 7, of the puzzles that are solved" in parsed.text
-    told = re.findall(r"step \d: [\w ]*?(?:wrong|solved)", parsed.text)
-    assert (told[0][-5:], told[1]) == ("wrong", "step 3: solved")
-    of_set["solving"]["answers"] = [[1, 2, 3], "x", None]
-    path.write_text(json.dumps(content))
-    assert "step by step" not in written(folder).text
 
 
 def test_scores_of_different_kinds_are_not_ranked(make_run_folder: Make) -> None:
@@ -341,12 +253,6 @@ def test_scores_of_different_kinds_are_not_ranked(make_run_folder: Make) -> None
     assert "best of 2 runs" in written(*others, output=page).text
 
 
-def test_many_long_runs_stay_below_the_limit(make_sweep: Make) -> None:
-    sweep = make_sweep(rates=[i / 1000 for i in range(1, 61)], seeds=2)
-    parsed = written(sweep)
-    assert "120" in parsed.text
-
-
 @pytest.mark.slow
 def test_a_run_with_much_of_everything_stays_below_the_limit(make_run_folder: Make) -> None:
     folder = make_run_folder()
@@ -359,14 +265,6 @@ def test_a_run_with_much_of_everything_stays_below_the_limit(make_run_folder: Ma
     tasks = {f"task {n}": [ballot] for n in range(40)}
     (folder / "arc_tasks.json").write_text(json.dumps(tasks))
     written(folder)
-
-
-def test_what_is_too_much_for_a_page_is_refused(
-    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("apps.reports.writing.MAX_BYTES", 1_000_000)
-    with pytest.raises(ConfigError, match="the page has over 1 MB"):
-        write_report([make_run_folder()])
 
 
 # Anything else

@@ -10,29 +10,11 @@ import numpy as np
 import pytest
 
 from apps.reports import reading
-from apps.reports.listing import Listed, as_text
+from apps.reports.listing import as_text
 from apps.reports.reading import find_runs, lines_of, read_run
 from apps.reports.tables import headline
 
 Make = Callable[..., Path]
-
-
-def test_a_whole_run(make_run_folder: Make) -> None:
-    run = read_run(make_run_folder(steps=40, score=0.75))
-    assert run.notes == []
-    assert run.settings["arch.hidden_size"] == "32"
-    assert (run.settings["ema"], run.settings["max_steps"]) == ("true", "null")
-    assert run.curves["train/lm_loss"].last == (40, 0.05)
-    assert run.curves["eval/exact_accuracy"].points().steps == [20, 40]
-    assert run.warnings == [(20, "after step 20 the logits are flat")]
-    result, *others = run.results
-    assert (result.name, result.step) == ("eval_step_40.json", 40)
-    assert [one.name[13:] for one in others] == ["search8x100.json", "thinking_depth4-16.json"]
-    assert result.records is not None
-    assert result.records["exact_accuracy"].sum() == 15
-    assert "at_halt_steps" not in result.records
-    assert result.answers is not None
-    assert [name for name, _ in run.votes] == ["arc_tasks.json"]
 
 
 @pytest.mark.parametrize("missing", ["config.yaml", "metrics.jsonl", "step_40", None])
@@ -47,6 +29,28 @@ def test_whatever_is_missing_the_rest_is_read(make_run_folder: Make, missing: st
     told = missing if missing in ("config.yaml", "metrics.jsonl") else ""
     assert any(told in note for note in run.notes) == bool(told or missing is None)
     assert bool(run.curves) == (missing in ("config.yaml", "step_40"))
+
+
+def test_more_than_can_be_shown_and_what_is_no_number(make_run_folder: Make) -> None:
+    folder = make_run_folder(steps=1)
+    record = {"step": 2, "train/lr": "nan", "train/lm_loss": 10**400, "train/steps": [1]}
+    record |= {"train/<b>": 1.0, "other": 1.0, "train/" + "x" * 500: 1.0, "train/count": None}
+    more = [{"step": n, f"train/{n}": 1.0, "diagnose/warnings": ["x"] * 3} for n in range(3, 400)]
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(one) + "\n" for one in [record, *more])
+    names = ["set", "index", "q_halt", *(f"right_after_{step}" for step in range(1, 1500))]
+    row = ["all", "0", "0.5", *["1"] * 1499]
+    (folder / "eval_step_1_records.csv").write_text(f"{','.join(names)}\n{','.join(row)}\n")
+    run = read_run(folder)
+    assert run.curves["train/lr"].not_finite == run.curves["train/lm_loss"].not_finite == 2
+    assert run.curves["train/steps"].last == (1, 3.0)
+    assert not any("<" in name or len(name) > 200 or "other" in name for name in run.curves)
+    assert (len(run.curves), len(run.warnings)) == (200, 100)
+    records = run.results[0].records
+    assert records is not None
+    assert records["q_halt"].tolist() == [0.5]
+    assert "right_after_1024" in records
+    assert all(column.dtype == np.float64 for column in records.columns.values())
 
 
 HALF = b'{"step": 3, "train/lr": 1.0, "train/lm_l'
@@ -79,30 +83,6 @@ def test_lines_that_cannot_be_read_are_counted(
     assert any("left out" in note for note in run.notes) == bool(left_out)
 
 
-def test_values_that_are_none_are_no_points(make_run_folder: Make) -> None:
-    folder = make_run_folder(steps=1)
-    record = {"step": 2, "train/lr": "nan", "train/lm_loss": 10**400, "train/steps": [1]}
-    record |= {"train/<b>": 1.0, "other": 1.0, "train/" + "x" * 500: 1.0, "train/count": None}
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(record) + "\n")
-    run = read_run(folder)
-    assert run.curves["train/lr"].not_finite == 2
-    assert run.curves["train/lm_loss"].not_finite == 2
-    assert run.curves["train/steps"].last == (1, 3.0)
-    assert not any("<" in name or len(name) > 200 or "other" in name for name in run.curves)
-
-
-def test_no_more_curves_and_warnings_than_can_be_shown(make_run_folder: Make) -> None:
-    folder = make_run_folder(steps=1)
-    with (folder / "metrics.jsonl").open("a") as file:
-        for step in range(2, 400):
-            record = {"step": step, f"train/{step}": 1.0, "diagnose/warnings": ["again"] * 3}
-            file.write(json.dumps(record) + "\n")
-    run = read_run(folder)
-    assert len(run.curves) == 200
-    assert len(run.warnings) == 100
-
-
 def test_a_line_without_end_needs_little_memory(tmp_path: Path, make_run_folder: Make) -> None:
     folder = make_run_folder(steps=2)
     path = folder / "metrics.jsonl"
@@ -128,6 +108,19 @@ def test_lines_keep_their_ends_and_none_stands_for_a_long_one(tmp_path: Path) ->
         assert list(lines_of(file)) == [b"1\n", whole, None, b"\n", b"2"]
 
 
+# Ten times ten times ... lists, empty mappings, and merged mappings.
+EXPLODING = (
+    ("[x, x, x, x, x, x, x, x, x, x]", "[" + ", ".join(["*a{0}"] * 10) + "]"),
+    ("{}", "{{x: *a{0}, y: *a{0}}}"),
+    ("{x: 1}", "{{<<: [*a{0}, *a{0}, *a{0}, *a{0}]}}"),
+)
+
+
+def exploding(first: str, next_one: str) -> bytes:
+    lines = [f"a{n}: &a{n} {next_one.format(n - 1)}" for n in range(1, 60)]
+    return "\n".join([f"a0: &a0 {first}", *lines]).encode()
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -139,6 +132,7 @@ def test_lines_keep_their_ends_and_none_stands_for_a_long_one(tmp_path: Path) ->
         (b"\xff\xfe\x00", "no"),
         (b"a: 1\n" * 60_000, "larger than"),
         (b"{" * 5000, "nested too deep"),
+        *((exploding(*parts), "it has an alias (*)") for parts in EXPLODING),
     ],
 )
 def test_settings_that_cannot_be_read_are_said_to(
@@ -151,39 +145,6 @@ def test_settings_that_cannot_be_read_are_said_to(
     assert [note for note in run.notes if note.startswith("config.yaml") and told in note]
     assert not (folder / "hacked").exists()
     assert run.curves
-
-
-@pytest.mark.parametrize(
-    ("first", "next_one"),
-    [
-        ("[x, x, x, x, x, x, x, x, x, x]", "[" + ", ".join(["*a{0}"] * 10) + "]"),
-        ("{}", "{{x: *a{0}, y: *a{0}}}"),
-        ("{x: 1}", "{{<<: [*a{0}, *a{0}, *a{0}, *a{0}]}}"),
-    ],
-    ids=["lists", "empty mappings", "merged mappings"],
-)
-def test_references_of_yaml_do_not_explode(
-    make_run_folder: Make, first: str, next_one: str
-) -> None:
-    folder = make_run_folder()
-    lines = [f"a0: &a0 {first}"]
-    lines += [f"a{n}: &a{n} {next_one.format(n - 1)}" for n in range(1, 60)]
-    (folder / "config.yaml").write_text("\n".join(lines))
-    run = read_run(folder)
-    assert run.settings == {}
-    assert "config.yaml: no YAML: it has an alias (*)" in run.notes
-
-
-def test_a_table_of_very_many_columns_keeps_the_first(make_run_folder: Make) -> None:
-    folder = make_run_folder()
-    names = ["set", "index", "q_halt", *(f"right_after_{step}" for step in range(1, 1500))]
-    row = ["all", "0", "0.5", *["1"] * 1499]
-    table = folder / "eval_step_40_records.csv"
-    table.write_text(f"{','.join(names)}\n{','.join(row)}\n")
-    records = read_run(folder).results[0].records
-    assert records is not None
-    assert records["q_halt"].tolist() == [0.5]
-    assert "right_after_1024" in records
 
 
 def test_evaluations_are_read_as_long_as_there_is_room(
@@ -271,22 +232,12 @@ def test_links_are_not_followed(make_run_folder: Make, tmp_path: Path) -> None:
         (folder / name).symlink_to(secret)
     (folder / "elsewhere").symlink_to(tmp_path)
     run = read_run(folder)
-    assert run.settings == {}
-    assert run.curves == {}
+    assert (run.settings, run.curves) == ({}, {})
     assert "eval_step_40.json" not in [result.name for result in run.results]
     assert sum("is a link" in note for note in run.notes) == 2
-
-
-def test_a_pipe_does_not_hold_up(make_run_folder: Make) -> None:
-    folder = make_run_folder()
     (folder / "metrics.jsonl").unlink()
     os.mkfifo(folder / "metrics.jsonl")
     assert any("not a regular file" in note for note in read_run(folder).notes)
-
-
-def test_what_a_sweep_gave_a_run(make_sweep: Make) -> None:
-    run = read_run(make_sweep() / "lr-0.003__seed-1")
-    assert run.swept == {"lr": "0.003", "seed": "1"}
 
 
 def test_runs_are_found_below_folders(make_sweep: Make, make_run_folder: Make) -> None:
@@ -309,12 +260,6 @@ def test_only_the_newest_evaluation_of_a_run_is_opened(make_run_folder: Make) ->
         "arc_tasks.json",
         "eval_step_4/arc_tasks.json",
     ]
-
-
-def test_a_table_has_numbers_alone(make_run_folder: Make) -> None:
-    records = read_run(make_run_folder()).results[0].records
-    assert records is not None
-    assert all(column.dtype == np.float64 for column in records.columns.values())
 
 
 def test_a_quick_evaluation_stands_for_nothing(make_run_folder: Make) -> None:
@@ -346,4 +291,4 @@ def test_votes_of_the_course_of_a_run_have_an_interval(make_run_folder: Make) ->
     assert found is not None
     assert (found.name, found.words) == ("ARC pass@2", "10 tasks, in the run, step 41")
     assert (run.status.score, run.status.measure) == (0.2, "eval/arc/pass@2")
-    assert "20.0 % (ARC pass@2)" in as_text([Listed(folder, run.status)], in_colour=False)
+    assert "20.0 % (ARC pass@2)" in as_text([run.status], in_colour=False)

@@ -8,10 +8,9 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from apps.reports import solving as solve
-from apps.reports.terminal import grid_lines
 from dataset.format.writing import write_puzzles
 from dataset.kinds.arc import ARC
-from dataset.kinds.base import Kind, Puzzle
+from dataset.kinds.base import Puzzle
 from dataset.kinds.maze import MAZE
 from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku.rules import parse_puzzle
@@ -45,15 +44,7 @@ def test_other_settings_are_left_to_hydra() -> None:
         assert solve.quoted(override) == override
 
 
-def test_lines_are_read_with_their_numbers() -> None:
-    lines = ["1..............4\n", "\n", "  .234.............\n"]
-    read = list(solve.parse_lines(lines[:2] + ["................"], "f.txt"))
-    assert [place for place, _ in read] == ["f.txt: line 1", "f.txt: line 3"]
-    assert read[0][1].question[3, 3] == 4
-    with pytest.raises(DatasetError, match=r"f\.txt: line 3: 17 cells"):
-        list(solve.parse_lines(lines, "f.txt"))
-
-
+CSV_HEADER = "source,question,answer,rating\n"
 EASY = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 
 
@@ -82,26 +73,54 @@ def test_sudokus_are_read_as_people_write_them(mark: str, rule: str) -> None:
     assert (four.question.size, large.question.size) == (16, 36)
 
 
-def test_a_bad_sudoku_in_rows_is_named_by_its_first_line() -> None:
-    lines = drawn(".", "")
-    with pytest.raises(DatasetError, match=r"f\.txt: line 13: 80 cells"):
-        list(
-            solve.parse_lines(
-                [*lines, "5 3 . . 7 . . . .", *lines[1:10], "1 2 3 4 5 6 7 8"], "f.txt"
-            )
-        )
+MAZE_TEXT = "S   #  G" + "#" * 8
+SOURCES = {
+    "lines": (["1..............4\n", "\n", "." * 16], ["line 1", "line 3"]),
+    "a bad line": (["1..............4", "", "  .234............."], "line 3: 17 cells"),
+    "rows": ([*drawn(".", ""), *drawn(".", "")], ["line 1", "line 13"]),
+    "bad rows": (
+        [*drawn(".", ""), "5 3 . . 7 . . . .", *drawn(".", "")[1:10], "1 2 3 4 5 6 7 8"],
+        "line 13: 80 cells",
+    ),
+    "a builder's Sudoku": ([CSV_HEADER, f'"a,b",{EASY},,3\n'], ["line 2"]),
+    "a builder's maze": ([CSV_HEADER, f'"a,b",{MAZE_TEXT},,3\n'], ["line 2"]),
+    "a builder's bad line": ([CSV_HEADER, "x,12,12,0\n"], "line 2: 2 cells"),
+}
 
 
-@pytest.mark.parametrize(("question", "kind"), [(EASY, SUDOKU), ("S   #  G" + "#" * 8, MAZE)])
-def test_a_csv_file_of_a_builder_is_read(question: str, kind: Kind) -> None:
-    lines = ["source,question,answer,rating\n", f'"a,b",{question},,3\n', "x,12,12,0\n"]
-    (place, puzzle) = next(read := solve.parse_lines(lines, "f.csv"))
-    assert (place, puzzle.kind) == ("f.csv: line 2", kind)
-    with pytest.raises(DatasetError, match=r"f\.csv: line 3: 2 cells"):
-        next(read)
+@pytest.mark.parametrize("name", SOURCES)
+def test_texts_are_read_with_the_numbers_of_their_lines(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, told = SOURCES[name]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(line.strip("\n") for line in lines)))
+    read = solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None)
+    if isinstance(told, str):
+        with pytest.raises(DatasetError, match=f"standard input: {told}"):
+            list(read)
+    else:
+        found = list(read)
+        assert [place for place, _ in found] == [f"standard input: {place}" for place in told]
+        assert {puzzle.kind for _, puzzle in found} == {MAZE if "maze" in name else SUDOKU}
 
 
-def test_puzzles_of_a_data_set_are_asked_for_by_number(sudoku_data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [(io.TextIOWrapper(io.BytesIO(b"\xff\xfe12"), "utf-8"), "not text"), (None, "puzzle=")],
+)
+def test_what_is_no_text_is_refused_and_a_terminal_not_waited_for(
+    source: Any, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", source or terminal)
+    with pytest.raises((ConfigError, DatasetError), match=told):
+        list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None))
+
+
+def test_puzzles_of_a_data_set_are_asked_for_by_number(
+    sudoku_data: Path, tasks_data: Path, tmp_path: Path
+) -> None:
     inputs = np.load(sudoku_data / "test" / "all__inputs.npy")
     trained = trained_on(None, data_path=str(sudoku_data))
 
@@ -112,6 +131,9 @@ def test_puzzles_of_a_data_set_are_asked_for_by_number(sudoku_data: Path, tmp_pa
     puzzles = read(index=[7, 2])
     assert [(puzzle.row, puzzle.place) for puzzle in puzzles] == [(7, "puzzle 7"), (2, "puzzle 2")]
     assert np.array_equal(puzzles[0].tokens, inputs[7])
+    assert np.array_equal([puzzle.tokens for puzzle in read(count=99)], inputs)
+    with pytest.raises(DatasetError, match="9 cells are no Sudoku, maze or ARC puzzles"):
+        read(count=3, data_path=str(tasks_data))
     with pytest.raises(ConfigError, match="index=10: .* has puzzles 0 to 9"):
         read(index=10)
     with pytest.raises(ConfigError, match="set=easy: .* has the sets all"):
@@ -131,42 +153,6 @@ def test_puzzles_of_a_data_set_are_asked_for_by_number(sudoku_data: Path, tmp_pa
     assert [puzzle.place for puzzle in read(count=11)][9:] == ["all, puzzle 9", "all1, puzzle 0"]
 
 
-def test_standard_input_is_read_without_another_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("................\n...............2\n"))
-    read = list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None))
-    assert [place for place, _ in read] == ["standard input: line 1", "standard input: line 2"]
-
-
-def test_standard_input_that_is_no_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe12"), "utf-8"))
-    with pytest.raises(DatasetError, match="standard input: not text"):
-        list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None))
-
-
-def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr("sys.stdin", terminal)
-    with pytest.raises(ConfigError, match="puzzle="):
-        list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None))
-
-
-def test_the_first_puzzles_of_a_data_set_are_read(sudoku_data: Path) -> None:
-    config = SolveConfig(checkpoint="x", count=3)
-    trained = trained_on(None, data_path=str(sudoku_data))
-    inputs = np.load(sudoku_data / "test" / "all__inputs.npy")
-    read = [puzzle.question for _, puzzle in solve.read_puzzles(config, trained, None)]
-    assert np.array_equal(np.stack(read).reshape(3, 16) + 1, inputs[:3])
-    more = SolveConfig(checkpoint="x", count=99, data_path=str(sudoku_data))
-    assert len(list(solve.read_puzzles(more, trained_on(None), None))) == len(inputs)
-
-
-def test_a_data_set_of_something_else_is_refused(tasks_data: Path) -> None:
-    config = SolveConfig(checkpoint="x", count=3, data_path=str(tasks_data))
-    with pytest.raises(DatasetError, match="9 cells are no Sudoku, maze or ARC puzzles"):
-        list(solve.read_puzzles(config, trained_on(None), None))
-
-
 def test_the_kind_is_that_of_the_model() -> None:
     assert solve.kind_read_by(trained_on(DataFacts(8, 36, 1))) is SUDOKU
     assert solve.kind_read_by(trained_on(DataFacts(6, 900, 1))) is MAZE
@@ -178,87 +164,23 @@ def test_the_kind_is_that_of_the_model() -> None:
         solve.kind_read_by(trained_on(DataFacts(12, 80, 1)))
 
 
-def test_grids_show_their_boxes_and_marks() -> None:
-    grid, marked = np.zeros((6, 6), np.int8), np.zeros((6, 6), bool)
-    grid[0, 0], grid[1, 2], grid[-1, -1] = 1, 2, 6
-    marked[1, 2] = True
-    tokens = SUDOKU.to_tokens(grid).reshape(grid.shape)
-    lines = grid_lines(SUDOKU.board(6), tokens, marked)
-    assert lines == [
-        "+-------+-------+",
-        "| 1 . . | . . . |",
-        "| . .!2 | . . . |",
-        "+-------+-------+",
-        "| . . . | . . . |",
-        "| . . . | . . . |",
-        "+-------+-------+",
-        "| . . . | . . . |",
-        "| . . . | . . 6 |",
-        "+-------+-------+",
-    ]
-    assert np.array_equal(parse_puzzle("".join(lines).replace("!", "")), grid)
-
-
-def test_nine_by_nine_has_three_boxes_a_side() -> None:
-    lines = grid_lines(SUDOKU.board(9), np.ones((9, 9), np.int8))
-    assert lines[0] == lines[4] == lines[8] == lines[12] == "+-------+-------+-------+"
-    assert lines[1] == "| . . . | . . . | . . . |"
-
-
 def test_the_description_says_what_happened() -> None:
     solution = parse_puzzle("1234341221434321")
     question = np.where(np.eye(4, dtype=bool), solution, 0).astype(np.int8)
-    first = solution.copy()
-    first[0, 1] = 0
-    q_halt = np.array([0.25, 0.5, 0.875], np.float32)
-    reasoning = Reasoning(
-        Puzzle(SUDOKU, question),
-        np.stack([first, solution, solution]),
-        log_prob=-0.125,
-        confidence=0.75,
-        q_halt=q_halt,
-        q_continue=1 - q_halt,
-        halts=q_halt > 0.6,
-    )
-    text = solve.describe(reasoning, learns_continue=True)
-    assert "a valid Sudoku that keeps the clues; Q confidence: 87.5%" in text
-    assert "answer confidence: 75.0%; log-probability: -0.12" in text
-    table = [line.split() for line in text.splitlines() if line.strip()[:1].isdigit()]
-    assert table == [
-        ["1", "11", "1", "25.0%", "75.0%"],
-        ["2", "1", "0", "50.0%", "50.0%"],
-        ["3", "0", "0", "87.5%", "12.5%"],
-    ]
-    assert text.endswith("settled at step 2 of 3; would halt by itself after step 3")
-
-    chosen = dataclasses.replace(reasoning, chain=2, num_chains=8, num_agreeing=5)
-    assert "chain 3 of 8 answers; 5 of them give this answer" in solve.describe(
-        chosen, learns_continue=True
-    )
-    assert "chain" not in text
-    alone = dataclasses.replace(chosen, num_agreeing=1)
-    assert "1 of them gives this answer" in solve.describe(alone, learns_continue=True)
-
-    often = np.repeat([0.5], 9).astype(np.float32)
-    long = dataclasses.replace(
-        reasoning,
-        answers=np.stack([first, *[solution] * 8]),
-        q_halt=often,
-        q_continue=often,
-        halts=often > 1,
-    )
+    first = np.where(np.arange(16).reshape(4, 4) == 1, 0, solution)
+    q, answers = np.full(9, 0.5, np.float32), np.stack([first, *[solution] * 8])
+    long = Reasoning(Puzzle(SUDOKU, question), answers, -1, 0.5, q, q, q > 1)
     *_, last, collapsed, ending = solve.step_lines(long, learns_continue=False)
     assert last.split()[:2] == ["2", "1"]
     assert collapsed == "steps 3 to 9: no cell changed"
     assert ending == "settled at step 2 of 9"
-
-    without = Reasoning(
-        reasoning.puzzle, first[None], -1, 0.5, q_halt[:1], q_halt[:1], np.array([False])
-    )
+    short = {"answers": first[None], "q_halt": q[:1], "q_continue": q[:1], "halts": q[:1] > 1}
+    without = dataclasses.replace(long, **short)
     text = solve.describe(without, learns_continue=False)
     assert "not a solution: 1 cell cannot stay" in text
-    assert "Q continue" not in text
     assert text.endswith("not settled: step 1 of 1 still changed 11 cells")
     assert "this puzzle has several solutions" in text
     known = dataclasses.replace(without, puzzle=Puzzle(SUDOKU, question, solution))
     assert "solutions" not in solve.describe(known, learns_continue=False)
+    alone = dataclasses.replace(long, num_chains=8, num_agreeing=1)
+    assert "1 of them gives this answer" in solve.describe(alone, learns_continue=False)

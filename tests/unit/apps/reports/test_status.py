@@ -16,13 +16,6 @@ from training.checkpoint.lock import Owner, run_lock
 Make = Callable[..., Path]
 
 
-def test_a_run_that_is_done(make_run_folder: Make) -> None:
-    status = read_status(make_run_folder(steps=40, score=0.75))
-    assert (status.state, status.step, status.total_steps) == ("done", 40, 40)
-    assert (status.loss, status.score, status.seconds) == (0.05, 0.75, 370.5)
-    assert (status.seconds_left, status.steps_ahead) == (None, 0)
-
-
 def test_a_run_that_is_at_work(make_run_folder: Make) -> None:
     folder = make_run_folder(steps=40)
     state = json.loads((folder / "step_40" / "state.json").read_text())
@@ -78,16 +71,9 @@ def test_before_there_is_a_checkpoint_the_data_tell_the_end(
 def test_odd_settings_tell_no_end(beginner: Make, sudoku_data: Path, epochs: object) -> None:
     folder = beginner(data_path=str(sudoku_data), epochs=epochs)
     with run_lock(folder):
-        assert read_status(folder).total_steps is None
-
-
-def test_without_checkpoint_and_data_the_end_is_not_known(beginner: Make) -> None:
-    folder = beginner()
-    with run_lock(folder):
         status = read_status(folder)
     assert (status.state, status.step, status.total_steps) == ("running", 4, None)
-    assert (status.seconds_left, status.seconds) == (None, None)
-    assert status.score == 0.75
+    assert (status.seconds_left, status.seconds, status.score) == (None, None, 0.75)
 
 
 def test_a_run_that_was_killed_is_not_at_work(make_run_folder: Make) -> None:
@@ -139,20 +125,15 @@ def test_what_a_sweep_says_of_its_jobs(make_sweep: Make) -> None:
     assert not is_run(sweep)
 
 
-def test_nothing_there_is_new(tmp_path: Path) -> None:
+def test_what_never_trained(tmp_path: Path) -> None:
     assert read_status(tmp_path / "nowhere").state == "new"
     (tmp_path / "config.yaml").write_text("lr: 1")
     status = read_status(tmp_path)
     assert (status.state, status.step, status.loss) == ("new", None, None)
-
-
-def test_max_steps_is_an_end(make_run_folder: Make) -> None:
-    folder = make_run_folder(steps=40)
-    state = json.loads((folder / "step_40" / "state.json").read_text())
-    state |= {"total_steps": 100, "iteration": 0, "config": {"epochs": 4, "max_steps": 40}}
-    (folder / "step_40" / "state.json").write_text(json.dumps(state))
-    status = read_status(folder)
-    assert (status.state, status.detail, status.total_steps) == ("stopped", "at max_steps=40", 40)
+    (tmp_path / "depth-4").mkdir()
+    (tmp_path / "depth-4" / "depth-4.json").write_text("{}")
+    assert is_run(tmp_path / "depth-4")
+    assert read_status(tmp_path / "depth-4").state == "done"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"step": "x"}', "[" * 100_000, "\x00"])
@@ -163,13 +144,6 @@ def test_damaged_checkpoints_and_locks_are_passed_over(make_run_folder: Make, co
     (folder / ".lock").write_text(content)
     status = read_status(folder)
     assert (status.state, status.step) == ("done", 40)
-
-
-def test_an_evaluation_of_a_sweep_is_done(tmp_path: Path) -> None:
-    (tmp_path / "depth-4").mkdir()
-    (tmp_path / "depth-4" / "depth-4.json").write_text("{}")
-    assert is_run(tmp_path / "depth-4")
-    assert read_status(tmp_path / "depth-4").state == "done"
 
 
 def test_only_the_end_of_a_large_file_is_read(make_run_folder: Make) -> None:
