@@ -28,7 +28,7 @@ sys.meta_path[:] = [f for f in sys.meta_path if f is PathFinder or not f.find_sp
 )
 def test_the_cores_tests_pass_without_apps(tmp_path: Path, arguments: list[str]) -> None:
     for name in (*FOLDERS, "examples", "training"):
-        left_out = shutil.ignore_patterns("apps", "__pycache__", "node_modules")
+        left_out = shutil.ignore_patterns("apps", "node_modules")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=left_out)
     for path in [*ROOT.glob("*.py"), ROOT / "pyproject.toml", ROOT / "Makefile"]:
         shutil.copy(path, tmp_path)

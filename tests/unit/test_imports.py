@@ -1,6 +1,7 @@
 """Who may import whom; and that a configuration is checked before torch is loaded."""
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -90,6 +91,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 MODULES = dict(modules())
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """What a module imports when it runs, also inside functions."""
     found, tree = set(), ast.parse(path.read_bytes())
