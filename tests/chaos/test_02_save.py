@@ -57,9 +57,7 @@ def test_a_kill_at_any_operation_loses_nothing(lab: Lab, which: str) -> None:
     lab.tally(f"{which}: {len(left)} kills, one at each operation", kills=len(left), losses=0)
 
 
-@pytest.mark.parametrize(
-    "mutant", mutants.params(mutants.save_in_place, mutants.delete_before_replacing)
-)
+@pytest.mark.parametrize("mutant", mutants.params("save_in_place", "delete_before_replacing"))
 def test_an_unsafe_save_is_caught(lab: Lab, mutant: Fault) -> None:
     left, saved = strike_saves(lab, None, ("kill", "tear"), mutant)
     with pytest.raises(AssertionError, match=r"nothing is left|is lost"):

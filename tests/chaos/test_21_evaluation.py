@@ -142,9 +142,9 @@ def test_ranks_and_batches_change_no_prediction_and_no_count(lab: Lab, pool: Row
     lab.tally(said, evaluations=wanted, other_predictions=0, wrong_counts=0)
 
 
-@pytest.mark.mutant(fault=mutants.count_padding)
-def test_padding_that_counts_is_noticed(lab: Lab, pool: Rows) -> None:
+@pytest.mark.parametrize("mutant", mutants.params("count_padding"))
+def test_padding_that_counts_is_noticed(lab: Lab, pool: Rows, mutant: Fault) -> None:
     sets = {"some": pool.take(np.arange(6))}
     check(lab, sets, 2, 8)
     with pytest.raises(AssertionError, match="8 == 6"):
-        check(lab, sets, 2, 8, mutants.count_padding)
+        check(lab, sets, 2, 8, mutant)
