@@ -132,14 +132,6 @@ def test_metrics_on_a_disk_that_refuses_at_any_operation(lab: Lab, saved_run: Pa
     lab.tally(said, failing_operations=refused)
 
 
-def test_metrics_that_may_not_grow(lab: Lab, saved_run: Path) -> None:
-    # The configuration is written first, and may be the larger one.
-    sizes = [(saved_run / name).stat().st_size for name in ("metrics.jsonl", "config.yaml")]
-    limit = partial(limit_file_size, max(sizes) + 100)
-    require_said(lab.run("run", "log_interval=1", faults=[limit]), METRICS, "File too large")
-    require_resumed(lab)
-
-
 def test_metrics_that_are_refused_leave_no_rank_behind(lab: Lab, saved_run: Path) -> None:
     fault = partial(strike_at, saved_run / "metrics.jsonl", "ENOSPC", 1)
     ranks = lab.start_ranks(2, faults={0: [fault]})

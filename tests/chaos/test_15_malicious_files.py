@@ -19,6 +19,7 @@ import pytest
 import torch
 from harness import hostile, mutants
 from harness.builds import build
+from harness.damage import npy
 from harness.hostile import EVALUATES, TOUCHES, Calls, archive_of, array, safetensors, saved
 from harness.lab import Lab
 from harness.mounts import limit_memory
@@ -237,7 +238,7 @@ ARRAYS = ENDLESS | {
     "nothing, a googol wide": array("'<i4'", f"(0, {10**100})"),
     "nothing, too wide for NumPy": array("'<i4'", f"(0{f', {2**31 - 1}' * 4})"),
     "a type of thousands of digits": array(f"0x{'f' * 8000}", "(1,)"),
-    "signs": hostile.npy("-" * 9000 + "1"),
+    "signs": npy("-" * 9000 + "1"),
     "a pipe": PIPE,
     "a link to somebody else's file": Path("/etc/passwd"),
 }

@@ -24,10 +24,8 @@ NUM_ROWS = 60
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a test set, with what the model says of each on its own.
-
-    inputs, labels (0 where there is none), preds: integer [N, S]. identifiers: integer [N].
-    q_halt_logits: float32 [N].
+    """Rows of a test set, with what the model says of each on its own: inputs, labels (0 where
+    there is none) and preds [N, S], identifiers and q_halt_logits [N].
     """
 
     inputs: np.ndarray
@@ -58,11 +56,10 @@ def evaluation(
     order = (evaluate, *paths, *given.split(), "num_threads=1")
     armed = dict.fromkeys(range(world_size), faults)
     require_success(*lab.server.start_ranks(world_size, *order, faults=armed))
-    fields = ("preds", "labels", "q_halt_logits")
-    saved = place / "r_outputs"
-    outputs = {
-        name: {field: np.load(saved / f"{name}__{field}.npy") for field in fields} for name in sets
-    }
+    outputs: dict[str, dict[str, np.ndarray]] = {name: {} for name in sets}
+    for path in (place / "r_outputs").glob("*.npy"):
+        name, _, field = path.stem.partition("__")
+        outputs[name][field] = np.load(path)
     return json.loads((place / "r.json").read_bytes()), outputs
 
 

@@ -27,10 +27,8 @@ PLACE = r"in [a-z_ ]+, (step|saving step) \d+"
 
 @dataclass
 class Run:
-    """A run on two nodes whose ranks stop at some steps until they are told to go on.
-
-    Attributes:
-        folder: where they say that they are there, and are told.
+    """A run on two nodes whose ranks stop at some steps until they are told to go on, in the
+    folder.
     """
 
     folder: Path

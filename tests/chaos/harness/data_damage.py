@@ -20,12 +20,11 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from numpy.lib import format as npy_format
 
 import pretrain
 from dataset.format.layout import MANIFEST_NAME, METADATA_NAME
 from harness import builds, mutants
-from harness.damage import ANYWHERE, Rng
+from harness.damage import ANYWHERE, Rng, npy
 from harness.mounts import limit_memory
 from puzzle_dataset import EvalBatches, TrainBatches
 from runtime.errors import DatasetError
@@ -131,8 +130,7 @@ def _write_header(path: Path, changes: Mapping[str, Any]) -> None:
     entries = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape, **changes}
     # repr of larger integers is refused.
     text = "{" + ", ".join(f"{key!r}: {_literal(value)}" for key, value in entries.items()) + "}\n"
-    begin = npy_format.magic(2, 0) + len(text).to_bytes(4, "little")
-    path.write_bytes(begin + text.encode() + array.tobytes())
+    path.write_bytes(npy(text, array.tobytes()))
 
 
 def _literal(value: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from harness.damage import npy
 from runtime.files import sha256
 
 
@@ -83,11 +84,6 @@ def seal(checkpoint: Path) -> None:
 def safetensors(header: str, data: bytes = b"", length: int | None = None) -> bytes:
     """Return a safetensors file with this header, whatever it says."""
     return struct.pack("<Q", len(header) if length is None else length) + header.encode() + data
-
-
-def npy(header: str) -> bytes:
-    """Return a .npy file with this header, whatever it says."""
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode("latin1")
 
 
 def array(descr: str, shape: str) -> bytes:

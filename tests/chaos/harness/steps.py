@@ -31,7 +31,7 @@ def before_step(step: int, act: Callable[[Any], None]) -> None:
 
 
 def wait_for(file: Path) -> None:
-    """Begin only when a file is there."""
+    """Go on only when a file is there."""
     until(file.exists, f"{file}")
 
 
