@@ -21,18 +21,24 @@ from runtime.errors import EXIT_PREEMPTED
 EVENT = "tensorboard.summary.writer.record_writer.RecordWriter.write"
 CLIENT = "mlflow.MlflowClient"
 FAILURES = {
-    "W&B is not installed": ("wandb", partial(missing, "wandb")),
-    "W&B raises at its start": ("wandb", partial(failing_call, "wandb.init")),
-    "W&B raises while it logs": ("wandb", partial(failing_call, "wandb.Run.log", 2)),
-    "W&B raises at its end": ("wandb", partial(failing_call, "wandb.Run.finish")),
-    "TensorBoard raises at its start": ("tensorboard", partial(failing_call, EVENT)),
-    "TensorBoard raises while it logs": ("tensorboard", partial(failing_call, EVENT, 9)),
-    "TensorBoard is not installed": ("tensorboard", partial(missing, "tensorboard")),
-    "MLflow raises at its start": ("mlflow", partial(failing_call, f"{CLIENT}.__init__")),
-    "MLflow raises while it logs": ("mlflow", partial(failing_call, f"{CLIENT}.log_batch", 2)),
-    "MLflow raises at its end": ("mlflow", partial(failing_call, f"{CLIENT}.set_terminated")),
-    "MLflow hangs": ("mlflow", partial(failing_call, f"{CLIENT}.log_batch", 2, hangs=True)),
-    "MLflow is not installed": ("mlflow", partial(missing, "mlflow")),
+    "W&B is not installed": ("logger.name=wandb", partial(missing, "wandb")),
+    "W&B raises at its start": ("logger.name=wandb", partial(failing_call, "wandb.init")),
+    "W&B raises while it logs": ("logger.name=wandb", partial(failing_call, "wandb.Run.log", 2)),
+    "W&B raises at its end": ("logger.name=wandb", partial(failing_call, "wandb.Run.finish")),
+    "TensorBoard raises at its start": ("logger=tensorboard", partial(failing_call, EVENT)),
+    "TensorBoard raises while it logs": ("logger=tensorboard", partial(failing_call, EVENT, 9)),
+    "TensorBoard is not installed": ("logger=tensorboard", partial(missing, "tensorboard")),
+    "MLflow raises at its start": ("logger=mlflow", partial(failing_call, f"{CLIENT}.__init__")),
+    "MLflow raises while it logs": (
+        "logger=mlflow",
+        partial(failing_call, f"{CLIENT}.log_batch", 2),
+    ),
+    "MLflow raises at its end": (
+        "logger=mlflow",
+        partial(failing_call, f"{CLIENT}.set_terminated"),
+    ),
+    "MLflow hangs": ("logger=mlflow", partial(failing_call, f"{CLIENT}.log_batch", 2, hangs=True)),
+    "MLflow is not installed": ("logger=mlflow", partial(missing, "mlflow")),
 }
 START_DELAYED_AT_MOST, END_DELAYED_AT_MOST = 3 * 10.0, 3 * 30.0
 
@@ -54,7 +60,7 @@ def require_one_warning(child: Child, wanted: str) -> None:
 def require_indifference(lab: Lab, what: str, *faults: Fault) -> None:
     """Let a package fail, and demand that the run says so in one line and ends well."""
     logger, fault = FAILURES[what]
-    child = lab.train("run", f"logger={logger}", faults=(*faults, stand_in_wandb, fault))
+    child = lab.train("run", logger, faults=(*faults, stand_in_wandb, fault))
     title, *_, last = what.split()
     wanted = {"hangs": "MLflow has not finished within 30 s", "installed": "is not installed"}
     require_one_warning(child, wanted.get(last, f"{title} failed (Error: told to fail"))
@@ -71,7 +77,7 @@ def test_a_finish_that_hangs_keeps_no_run_that_was_asked_to_stop(lab: Lab) -> No
     hangs = partial(failing_call, "wandb.Run.finish", hangs=True)
     asked = partial(before_call, "training.step", "sum_in_order", number=signal.SIGTERM)
     began = time.monotonic()
-    overrides = lab.settings("run", "logger=wandb")
+    overrides = lab.settings("run", "logger.name=wandb")
     child = lab.server.start(pretrain, *overrides, faults=[stand_in_wandb, hangs, asked])
     assert child.wait(END_DELAYED_AT_MOST) == EXIT_PREEMPTED, child.err
     seconds = time.monotonic() - began
@@ -83,7 +89,9 @@ def test_a_finish_that_hangs_keeps_no_run_that_was_asked_to_stop(lab: Lab) -> No
     lab.tally(f"hangs in finish: {said}", failures=1)
 
 
-@pytest.mark.parametrize("logger", ["wandb logger.mode=auto", "wandb logger.mode=online", "mlflow"])
+@pytest.mark.parametrize(
+    "logger", ["logger.name=wandb", "logger.name=wandb logger.mode=online", "logger=mlflow"]
+)
 def test_a_server_that_does_not_answer_delays_the_start_a_little(
     lab: Lab, start: Callable[..., Any], logger: str
 ) -> None:
@@ -93,7 +101,7 @@ def test_a_server_that_does_not_answer_delays_the_start_a_little(
             urls = dict.fromkeys(
                 ("WANDB_BASE_URL", "MLFLOW_TRACKING_URI"), f"http://127.0.0.1:{port}"
             )
-            settings = lab.settings(server, *f"logger={logger}".split())
+            settings = lab.settings(server, *logger.split())
             environment = {"WANDB_API_KEY": "k" * 40, **urls}
             runs[server] = start("pretrain.py", *settings, env=environment)
         slowest = max(seconds_to_first_steps(runs, lab.folder).values())
@@ -101,12 +109,12 @@ def test_a_server_that_does_not_answer_delays_the_start_a_little(
             _, err = process.communicate()
             assert process.returncode == 0, err
             asked = err.count("warning: MLflow failed (MlflowException: API request to")
-            assert asked == (logger == "mlflow"), err
+            assert asked == (logger == "logger=mlflow"), err
             lab.require_same_end(server)
             sent_later = list((lab.folder / server / "wandb").glob("offline-run-*/*.wandb"))
-            assert len(sent_later) == 1 or "auto" not in logger
+            assert len(sent_later) == (logger == "logger.name=wandb") or "online" in logger
     assert slowest < START_DELAYED_AT_MOST
-    said = f"3 servers ({', '.join(runs)}) asked by logger={logger}: same bits"
+    said = f"3 servers ({', '.join(runs)}) asked by {logger}: same bits"
     lab.tally(f"{said}, first steps at most {slowest:.0f} s late", failures=len(runs))
 
 
