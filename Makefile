@@ -4,8 +4,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 # Tests run side by side, one thread each: two torch threads that wait for each other are slower than one.
+# Python keeps what it has compiled, the tests' assertions too: collecting takes half as long the next time.
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(WORKERS) --dist loadfile
 
 # On a machine with a GPU: `make gpu PY=python3` takes the Python that is there instead of .venv, and
 # WHEELS=FOLDER the packages that it lacks, without a network.

@@ -67,9 +67,7 @@ def _write(
     """Write a split of puzzles of `sizes` examples, each with an identifier of its own."""
     puzzles = len(sizes)
     metadata = PuzzleDatasetMetadata(
-        pad_id=0,
-        ignore_label_id=0,
-        blank_identifier_id=0,
+        **dict.fromkeys(("pad_id", "ignore_label_id", "blank_identifier_id"), 0),
         vocab_size=vocab,
         seq_len=inputs.shape[1],
         num_puzzle_identifiers=1 + puzzles,
@@ -102,8 +100,8 @@ def arc_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, num_tests in (("one", 1), ("two", 2), ("open", 1))
     }
     del tasks["open"]["test"][0]["output"]
-    names = ["<blank>"]
-    rows: dict[str, list[list[np.ndarray]]] = {"train": [], "test": []}
+    names: list[str] = ["<blank>"]
+    rows: dict[str, list[Any]] = {"train": [], "test": []}
     sizes: dict[str, list[int]] = {"train": [], "test": []}
     for task, view in itertools.product(tasks, (0, 1, 4, 6)):
         colours = np.arange(10, dtype=np.uint8)
@@ -136,15 +134,12 @@ def _arc_canvas(grid: np.ndarray) -> np.ndarray:
 # Runs
 
 
-TINY_ARCH = (
-    "arch.H_layers=1",
-    "arch.L_layers=1",
-    "arch.hidden_size=32",
-    "arch.num_heads=2",
-    "arch.expansion=1",
-    "arch.halt_max_steps=3",
-    "arch.forward_dtype=float32",
-)
+_TINY = {"H_layers": 1, "L_layers": 1, "hidden_size": 32, "num_heads": 2, "expansion": 1}
+_TINY |= {"halt_max_steps": 3, "forward_dtype": "float32"}
+TINY_ARCH = tuple(f"arch.{name}={value}" for name, value in _TINY.items())
+TINY_RUN = """global_batch_size=8 epochs=16 eval_interval=4 lr=1e-2 lr_min_ratio=0.1
+    lr_warmup_steps=3 log_interval=3 checkpoint_interval=null num_threads=1 device=cpu compile=false
+    logger.name=jsonl"""
 
 
 @pytest.fixture
@@ -152,23 +147,8 @@ def tiny_settings(sudoku_data: Path, tmp_path: Path) -> list[str]:
     """Overrides of a run of 16 steps on `sudoku_data` in `tmp_path / "run"`, with an evaluation
     after every 4; a test appends its own: of values given twice the last one counts.
     """
-    return [
-        f"data_path={sudoku_data}",
-        f"checkpoint_path={tmp_path / 'run'}",
-        *TINY_ARCH,
-        "global_batch_size=8",
-        "epochs=16",
-        "eval_interval=4",
-        "lr=1e-2",
-        "lr_min_ratio=0.1",
-        "lr_warmup_steps=3",
-        "log_interval=3",
-        "checkpoint_interval=null",
-        "num_threads=1",
-        "device=cpu",
-        "compile=false",
-        "logger.name=jsonl",
-    ]
+    places = (f"data_path={sudoku_data}", f"checkpoint_path={tmp_path / 'run'}")
+    return [*places, *TINY_ARCH, *TINY_RUN.split()]
 
 
 @pytest.fixture(scope="session")
@@ -306,27 +286,29 @@ def make_run_folder(tmp_path: Path) -> Callable[..., Path]:
     ) -> Path:
         folder = tmp_path / name
         (folder / f"step_{steps}").mkdir(parents=True)
-        config = {
-            **{"project_name": "Trials", "run_name": name, "data_path": "data/easy", "lr": 1e-3},
-            **{"epochs": 4, "eval_interval": 2, "global_batch_size": 8},
-            **{"ema": True, "max_steps": None},
+        config = {"project_name": "Trials", "run_name": name, "data_path": "data/easy", "lr": 1e-3}
+        config |= {"epochs": 4, "eval_interval": 2, "global_batch_size": 8, "ema": True}
+        config |= {
+            "max_steps": None,
             "arch": {"name": "trm", "hidden_size": 32, "halt_max_steps": 4},
-            **(settings or {}),
         }
-        (folder / "config.yaml").write_text(json.dumps(config))
-        (folder / "metrics.jsonl").write_text("".join(_metrics(steps, score)))
         state = {"step": steps, "iteration": 2, "position": 0, "best_score": score}
         state |= {"seconds": 370.5, "total_steps": steps, "environment": {"device": "cpu"}}
         state["config"] = {"epochs": 4, "eval_interval": 2}
-        (folder / f"step_{steps}" / "state.json").write_text(json.dumps(state))
-        for file, content in _evaluation(steps, score).items():
+        written = {
+            "config.yaml": json.dumps(config | dict(settings or {})),
+            "metrics.jsonl": "".join(f"{json.dumps(line)}\n" for line in _metrics(steps, score)),
+            f"step_{steps}/state.json": json.dumps(state),
+            **_evaluation(steps, score),
+        }
+        for file, content in written.items():
             (folder / file).write_text(content)
         return folder
 
     return make
 
 
-def _metrics(steps: int, score: float) -> Iterator[str]:
+def _metrics(steps: int, score: float) -> Iterator[dict[str, Any]]:
     for step in range(1, steps + 1):
         record: dict[str, Any] = {"step": step, "train/lr": 1e-3, "train/lr/all": 1e-3}
         record |= {"train/lm_loss": 2.0 / step, "train/q_halt_loss": 0.5, "train/count": 4.0}
@@ -335,10 +317,10 @@ def _metrics(steps: int, score: float) -> Iterator[str]:
         if step == steps // 2:
             record |= {"diagnose/entropy": 0.99, "diagnose/weight/lm": 1.0}
             record["diagnose/warnings"] = [f"after step {step} the logits are flat"]
-        yield json.dumps(record) + "\n"
+        yield record
         if step in (steps // 2, steps):
             figures = {"count": 20.0, "exact_accuracy": score, "accuracy": 0.95, "steps": 4.0}
-            yield json.dumps({"step": step} | {f"eval/{n}": v for n, v in figures.items()}) + "\n"
+            yield {"step": step} | {f"eval/{name}": value for name, value in figures.items()}
 
 
 def _evaluation(steps: int, score: float) -> dict[str, str]:
@@ -346,12 +328,15 @@ def _evaluation(steps: int, score: float) -> dict[str, str]:
     right = round(20 * score)
     shares = {"value": right / 20, "low": 0.5, "high": 0.9}
     metrics = {"exact_accuracy": shares, "accuracy": shares, "steps": {"value": 4.0}}
-    result = {
+    facts = {
         "checkpoint": f"run/step_{steps}",
         "step": steps,
         "arch": {"name": "trm", "halt_max_steps": 4},
-        "num_parameters": 12345,
         "data": ["data/easy/test"],
+    }
+    result = {
+        **facts,
+        "num_parameters": 12345,
         "metrics": {"count": 20.0, "exact_accuracy": right / 20},
         "sets": {"all": {"num_examples": 20, "count": 20, "metrics": metrics}},
         "evaluators": {"sudoku": {"metrics": {"valid": 0.5}, "details": {}, "files": []}},
@@ -362,13 +347,11 @@ def _evaluation(steps: int, score: float) -> dict[str, str]:
         is_right = int(index < right)
         own = f"all,{index},{index},{30 - index},{is_right},0.9,4,{0.9 if is_right else 0.2}"
         lines.append(f"{own},0,{int(index < right / 2)},{is_right},{is_right}")
-    wrong = [3, *SOLUTION[1:]]
     failure = {"index": 19, "q_halt": 0.2, "cells_wrong": 1, "cells_labelled": 16}
-    failure |= {"inputs": [1, 1, *SOLUTION[2:]], "labels": SOLUTION, "answer": wrong}
-    confusion = [[0] * 6 for _ in range(6)]
-    confusion[2], confusion[3] = [0, 0, 90, 10, 0, 0], [0, 0, 0, 100, 0, 0]
-    tenths = {"count": [0] * 8 + [50, 150], "right": [0] * 8 + [40, 140]}
-    confidence = {**tenths, "mean": [None] * 8 + [0.85, 0.95]}
+    failure |= {"inputs": [1, 1, *SOLUTION[2:]], "labels": SOLUTION, "answer": [3, *SOLUTION[1:]]}
+    confusion = [[0] * 6, [0] * 6, [0, 0, 90, 10, 0, 0], [0, 0, 0, 100, 0, 0], [0] * 6, [0] * 6]
+    confidence = {"count": [0] * 8 + [50, 150], "right": [0] * 8 + [40, 140]}
+    confidence["mean"] = [None] * 8 + [0.85, 0.95]
     failures = {"surest": [failure], "most_wrong": [failure | {"index": 18}]}
     of_set = {"confusion": confusion, "confidence": confidence, "failures": failures}
     grid = {"votes": 3, "mean_q": 0.5, "grid": [[1, 2], [3, 4]]}
@@ -378,16 +361,15 @@ def _evaluation(steps: int, score: float) -> dict[str, str]:
     searcher = {"set_name": "all", "searcher": "model", "num_puzzles": 20, "calls": [9.0, 8, 16]}
     searcher |= {**dict.fromkeys(("solved", "wrong", "abstained", "at_once"), shares)}
     searcher |= {"solved_within": {"1": 0.0, "8": 0.5, "16": 0.75}, "seconds": 0.5}
-    facts = {name: result[name] for name in ("checkpoint", "step", "arch", "data")}
-    thinking, search = {"chains": [chain, chain | {"depth": 16}]}, {"searchers": [searcher]}
-    return {
-        f"eval_step_{steps}.json": json.dumps(result),
-        f"eval_step_{steps}_search8x100.json": json.dumps(facts | search),
-        f"eval_step_{steps}_thinking_depth4-16.json": json.dumps(facts | thinking),
-        f"eval_step_{steps}_records.csv": "\n".join(lines) + "\n",
-        f"eval_step_{steps}_records.json": json.dumps({"kind": "sudoku", "sets": {"all": of_set}}),
-        "arc_tasks.json": json.dumps({"task one": [ballot]}),
+    files = {
+        f"eval_step_{steps}": result,
+        f"eval_step_{steps}_search8x100": facts | {"searchers": [searcher]},
+        f"eval_step_{steps}_thinking_depth4-16": facts | {"chains": [chain, chain | {"depth": 16}]},
+        f"eval_step_{steps}_records": {"kind": "sudoku", "sets": {"all": of_set}},
+        "arc_tasks": {"task one": [ballot]},
     }
+    texts = {f"{name}.json": json.dumps(content) for name, content in files.items()}
+    return texts | {f"eval_step_{steps}_records.csv": "\n".join(lines) + "\n"}
 
 
 @pytest.fixture
@@ -414,14 +396,12 @@ def make_sweep(make_run_folder: Callable[..., Path], tmp_path: Path) -> Callable
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """A headless Chromium, driven by selenium; a test that asks for it is skipped where there is
-    none.
-    """
+    """A headless Chromium, driven by selenium; without one, the test is skipped."""
     pytest.importorskip("selenium", reason="selenium is not installed (pip install '.[dev]')")
     from selenium import webdriver
 
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    chromium = chromium or shutil.which("google-chrome")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    chromium = next(filter(None, map(shutil.which, names)), None)
     driver = shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("chromium and chromedriver are not both installed")
@@ -475,18 +455,15 @@ def start_command(clean_environment: Mapping[str, str], tmp_path: Path) -> Itera
     started: list[subprocess.Popen[str]] = []
 
     def begin(*command: str | Path, env: Mapping[str, str] | None = None) -> Any:
-        process = subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            env={**clean_environment, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        given = {
+            "cwd": tmp_path,
+            "env": {**clean_environment, **(env or {})},
+            "text": True,
+            **pipes,
+        }
+        started.append(subprocess.Popen(command, start_new_session=True, **given))
+        return started[-1]
 
     yield begin
     for process in started:

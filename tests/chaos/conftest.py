@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from harness import report as report_page
 from harness.lab import Lab
+from harness.mutants import MUTANTS
 from harness.processes import IMPORTS, ForkServer, convert
 
 HERE = Path(__file__).resolve().parent
@@ -26,7 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep the account of this run."""
     if FORM not in ("quick", "long"):
         raise pytest.UsageError(f"CHAOS_FORM={FORM}: accepted are quick and long")
-    config.pluginmanager.register(_Account(config), "chaos-account")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Account(), "chaos-account")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -38,61 +40,52 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # Also of a test that is skipped before anything of it runs.
             item.user_properties.append(("row", int(item.path.name.split("_")[1])))
             for marker in item.iter_markers("mutant"):
-                item.user_properties.append(("mutant", marker.kwargs["fault"].__doc__))
+                item.user_properties.append(("mutant", MUTANTS[marker.args[0]][0]))
 
 
 class _Account:
     """Gathers what the tests counted, also those of workers; a run of all rows writes the page."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._is_worker = hasattr(config, "workerinput")
+    def __init__(self) -> None:
         self._began = time.monotonic()
         self._rows: dict[int, report_page.Row] = {}
         self._mutants: dict[str, tuple[int, bool]] = {}
-        self._skipped: list[str] = []
-        self._missing: list[int] = []
-        self._page: Path | None = None
+        self._told: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        told = dict(report.user_properties)
-        if self._is_worker or "row" not in told or (report.when != "call" and report.passed):
+        told: dict[str, Any] = dict(report.user_properties)
+        if "row" not in told or (report.when != "call" and report.passed):
             return
         if report.skipped:
-            self._skipped.append(report.nodeid)
-        number = int(str(told["row"]))
+            self._told.append(f"a row of the programme may not be skipped: {report.nodeid}")
         if "mutant" in told:
-            name = str(told["mutant"])
-            caught = report.passed and self._mutants.get(name, (number, True))[1]
-            self._mutants[name] = (number, caught)
+            caught = report.passed and self._mutants.get(told["mutant"], (0, True))[1]
+            self._mutants[told["mutant"]] = told["row"], caught
             return
-        row = self._rows.setdefault(number, report_page.Row())
+        row = self._rows.setdefault(told["row"], report_page.Row())
         (row.passed if report.passed else row.failed).append(report.nodeid)
-        row.figures[report.nodeid] = json.loads(str(told.get("figures", "{}")))
+        row.figures[report.nodeid] = json.loads(told.get("figures", "{}"))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self._is_worker:
-            return
         asked = session.config.option
         if HERE in {Path(name).resolve() for name in session.config.args} and not asked.keyword:
-            self._missing = sorted(set(report_page.ROWS) - set(self._rows))
-        if self._skipped or self._missing:
+            missing = sorted(set(report_page.ROWS) - set(self._rows))
+            self._told += [f"row {number:2}: not run" for number in missing]
+        if self._told:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        for number, row in sorted(self._rows.items()):
+            self._told.append(f"row {number:2}: {row.result}; {row.text}")
+        for title, (number, caught) in sorted(self._mutants.items()):
+            word = "caught" if caught else "NOT CAUGHT"
+            self._told.append(f"mutant of row {number}: {title}: {word}")
         if set(self._rows) == set(report_page.ROWS):
             seconds = time.monotonic() - self._began
-            self._page = report_page.write(self._rows, self._mutants, FORM, seconds)
+            page = report_page.write(self._rows, self._mutants, FORM, seconds)
+            self._told.append(f"written: {page}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        for nodeid in self._skipped:
-            terminalreporter.write_line(f"a row of the programme may not be skipped: {nodeid}")
-        for number in self._missing:
-            terminalreporter.write_line(f"row {number:2}: not run")
-        for number, row in sorted(self._rows.items()):
-            terminalreporter.write_line(f"row {number:2}: {row.result}; {row.text}")
-        for name, (number, caught) in sorted(self._mutants.items()):
-            word = "caught" if caught else "NOT CAUGHT"
-            terminalreporter.write_line(f"mutant of row {number}: {name}: {word}")
-        if self._page is not None:
-            terminalreporter.write_line(f"written: {self._page}")
+        for line in self._told:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ def test_kills_change_no_bit(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    "omit", mutants.params(mutants.omit_carry, mutants.omit_optimizer, mutants.omit_random_state)
+    "omit", mutants.params("omit_carry", "omit_optimizer", "omit_random_state")
 )
 def test_what_a_checkpoint_omits_is_missed(lab: Lab, omit: Fault) -> None:
     for run in (["whole"], ["parts", "max_steps=10"], ["parts"]):

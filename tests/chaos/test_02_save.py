@@ -3,6 +3,7 @@ from the one that was being saved, and ends in the bits of one that nobody distu
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,14 @@ def good_step(folder: Path, saved: int) -> int:
     return checkpoint.step
 
 
+def listed(folder: Path) -> frozenset[str]:
+    """Return the names of what is in a folder, but for what is random in those of temporary ones.
+    Where these are the same, an evaluation finds the same.
+    """
+    paths = (path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+    return frozenset(re.sub(r"-[0-9a-f]{8}\b", "", path) for path in paths)
+
+
 def evaluated(lab: Lab, checkpoint: Path) -> dict[str, Any]:
     """Return what an evaluation finds, of a checkpoint or of the newest good one of a run."""
     output = lab.folder / "evaluation.json"
@@ -48,18 +57,19 @@ def test_a_kill_at_any_operation_loses_nothing(lab: Lab, which: str) -> None:
     outcomes = {good_step(folder, saved) for folder, _ in left}
     assert outcomes == {saved} if number is None else len(outcomes) == 2
     expected = {step: evaluated(lab, lab.folder / f"whole/step_{step}") for step in outcomes}
+    seen = set[frozenset[str]]()
     for folder, operation in left:
         print(operation)  # noqa: T201
-        found = evaluated(lab, folder)
-        assert found == expected[found["step"]]
+        if (names := listed(folder)) not in seen:
+            seen.add(names)
+            found = evaluated(lab, folder)
+            assert found == expected[found["step"]]
         lab.train(f"copies/{folder.name}")
         lab.require_same_end(f"copies/{folder.name}")
     lab.tally(f"{which}: {len(left)} kills, one at each operation", kills=len(left), losses=0)
 
 
-@pytest.mark.parametrize(
-    "mutant", mutants.params(mutants.save_in_place, mutants.delete_before_replacing)
-)
+@pytest.mark.parametrize("mutant", mutants.params("save_in_place", "delete_before_replacing"))
 def test_an_unsafe_save_is_caught(lab: Lab, mutant: Fault) -> None:
     left, saved = strike_saves(lab, None, ("kill", "tear"), mutant)
     with pytest.raises(AssertionError, match=r"nothing is left|is lost"):

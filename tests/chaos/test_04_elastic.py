@@ -51,7 +51,7 @@ def test_compiled_steps_have_the_same_bits_on_two_ranks(lab: Lab) -> None:
     lab.tally("compiled on 1 and 2 ranks: the same bits")
 
 
-@pytest.mark.parametrize("mutant", mutants.params(mutants.add_by_rank, mutants.draw_by_rank))
+@pytest.mark.parametrize("mutant", mutants.params("add_by_rank", "draw_by_rank"))
 def test_what_depends_on_the_number_of_ranks_is_noticed(lab: Lab, mutant: Fault) -> None:
     for world_size in (1, 2):
         lab.train_ranks(world_size, f"on {world_size}", "max_steps=9", faults=[mutant])

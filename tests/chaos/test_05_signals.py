@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness.lab import Lab
-from harness.processes import ROOT
+from harness.processes import ROOT, Child
 from harness.steps import before_call
 
 from runtime.errors import EXIT_PREEMPTED, EXIT_RANK
@@ -23,47 +22,6 @@ SECONDS = 10.0
 SLACK = 3.0
 # A run that does not end by itself soon, and writes a record at each step.
 LONG = ("epochs=12000", "log_interval=1")
-
-
-def require_saved_once(files: Any, said: str) -> int:
-    """Require that a run which was asked to stop has saved where it stands; returns the step."""
-    step = files.steps[-1]
-    assert f"asked to stop: saved at step {step}" in said, said
-    assert files.train_records[-1]["step"] == step
-    assert files.leftovers() == []
-    return step
-
-
-def require_same_end(lab: Lab, *more: str) -> None:
-    """Finish the run, and require the bits of one that nobody has signalled."""
-    for name in ("run", "whole"):
-        lab.train_ranks(2, name, *more)
-    lab.require_same_end("run")
-
-
-def test_ranks_that_are_signalled_save_the_same_step(lab: Lab) -> None:
-    wanted, signals, slowest, newest = lab.cases(quick=6, long=100), 0, 0.0, 0
-    while signals < wanted:
-        children = lab.start_ranks(2, "run", *LONG)
-        lab.wait_for_training(newest)  # From then on all ranks handle signals.
-        time.sleep(lab.rng.uniform(0.0, 0.2))
-        number = (signal.SIGTERM, signal.SIGINT)[signals % 2]
-        asked = [[children[0]], [children[1]], children][signals // 2 % 3]
-        began = time.monotonic()
-        for child in asked:
-            child.signal(number)
-        codes = [child.wait() for child in children]
-        assert codes == [EXIT_PREEMPTED] * 2, [child.err for child in children]
-        slowest = max(slowest, time.monotonic() - began)
-        step = require_saved_once(lab.files(), children[0].err)
-        assert step > newest
-        signals, newest = signals + 1, step
-    assert slowest < SECONDS * SLACK
-    require_same_end(lab, *LONG, f"max_steps={newest + 3}")
-    said = f"{signals} signals to one or all ranks: the same step saved by all within"
-    lab.tally(f"{said} {slowest:.1f} s, 0 steps lost, the same bits", signals=signals)
-
-
 EVALUATING = ("evaluation.in_training", "evaluate")
 STARTING = (
     ("pretrain", "open_data"),
@@ -75,25 +33,66 @@ SAVING = ("training.checkpoint.tensors", "gather_carry")
 TRAINING = (("training.step", "lr_factor"), SAVING, EVALUATING)
 
 
+def require_saved_once(lab: Lab, said: str) -> int:
+    """Require that a run which was asked to stop has saved where it stands; returns the step."""
+    files = lab.files()
+    step = files.steps[-1]
+    assert f"asked to stop: saved at step {step}" in said, said
+    assert files.train_records[-1]["step"] == step
+    assert files.leftovers() == []
+    return step
+
+
+def require_all_saved(lab: Lab, children: Sequence[Child]) -> int:
+    """The same, with the exit code of each rank."""
+    codes = [child.wait() for child in children]
+    assert codes == [EXIT_PREEMPTED] * 2, [child.err for child in children]
+    return require_saved_once(lab, children[0].err)
+
+
+def require_same_end(lab: Lab, *more: str) -> None:
+    """Finish the run, and require the bits of one that nobody has signalled."""
+    for name in ("run", "whole"):
+        lab.train_ranks(2, name, *more)
+    lab.require_same_end()
+
+
+def test_ranks_that_are_signalled_save_the_same_step(lab: Lab) -> None:
+    wanted, slowest, newest = lab.cases(quick=6, long=100), 0.0, 0
+    for number in range(wanted):
+        children = lab.start_ranks(2, "run", *LONG)
+        lab.wait_for_training(newest)  # From then on all ranks handle signals.
+        time.sleep(lab.rng.uniform(0.0, 0.2))
+        began = time.monotonic()
+        for child in [children[:1], children[1:], children][number // 2 % 3]:
+            child.signal((signal.SIGTERM, signal.SIGINT)[number % 2])
+        step = require_all_saved(lab, children)
+        slowest = max(slowest, time.monotonic() - began)
+        assert step > newest
+        newest = step
+    assert slowest < SECONDS * SLACK
+    require_same_end(lab, *LONG, f"max_steps={newest + 3}")
+    said = f"{wanted} signals to one or all ranks: the same step saved by all within"
+    lab.tally(f"{said} {slowest:.1f} s, 0 steps lost, the same bits", signals=wanted)
+
+
 def test_a_signal_anywhere_loses_nothing(lab: Lab) -> None:
     files = lab.files()
     lab.train_ranks(2, "run", "max_steps=4")
     for place in STARTING:
-        both = dict.fromkeys(range(2), [partial(before_call, *place, number=signal.SIGTERM)])
-        children = lab.start_ranks(2, faults=both)
+        fault = partial(before_call, *place, number=signal.SIGTERM)
+        children = lab.start_ranks(2, faults={0: [fault], 1: [fault]})
         # A rank that is late may find that the other has left.
         codes = {child.wait() for child in children}
-        assert EXIT_PREEMPTED in codes, (place, [child.err for child in children])
-        assert codes <= {EXIT_PREEMPTED, EXIT_RANK}, (place, codes)
-        assert not any("Traceback" in child.err for child in children), place
+        said = (place, codes, [child.err for child in children])
+        assert EXIT_PREEMPTED in codes, said
+        assert codes <= {EXIT_PREEMPTED, EXIT_RANK}, said
+        assert "Traceback" not in str(said)
         assert files.steps[-1] == 4
     for place in TRAINING:
         before = files.steps[-1]
         fault = partial(before_call, *place, number=signal.SIGTERM)
-        children = lab.start_ranks(2, faults={1: [fault]})
-        codes = [child.wait() for child in children]
-        assert codes == [EXIT_PREEMPTED] * 2, (place, [child.err for child in children])
-        step = require_saved_once(files, children[0].err)
+        step = require_all_saved(lab, lab.start_ranks(2, faults={1: [fault]}))
         assert step > before
         if place == EVALUATING:
             assert files.state(step)["position"] > 0, "the evaluation comes again"
@@ -115,16 +114,14 @@ def test_the_launcher_passes_on_that_the_run_was_preempted(
     process = torchrun("--standalone", "--nproc-per-node=2", ROOT / "pretrain.py", *settings)
     lab.wait_for_training()
     began = time.monotonic()
-    if to == "launcher":
-        process.send_signal(number)
-    elif to == "group":
-        os.killpg(process.pid, number)
-    else:
+    if to == "one rank":
         workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(workers[-1]), number)
+    else:
+        (os.killpg if to == "group" else os.kill)(process.pid, number)
     _, err = process.communicate(timeout=SECONDS * SLACK)
     seconds = time.monotonic() - began
     assert process.returncode == EXIT_PREEMPTED, err
-    require_saved_once(lab.files(), err)
+    require_saved_once(lab, err)
     name = signal.Signals(number).name
     lab.tally(f"{name} to the {to}: exit code 75 after {seconds:.1f} s", signals=1)

@@ -7,18 +7,12 @@ from collections.abc import Callable
 
 import pytest
 from harness import mutants
-from harness.dying import meet_at
 from harness.lab import Lab
 from harness.processes import Fault, ForkServer, free_port, require_success
+from harness.stops import meet_at
 
 Torchrun = Callable[..., subprocess.Popen[str]]
 SECONDS = 180.0
-
-
-@pytest.fixture
-def lab(lab: Lab) -> Lab:
-    """As a launcher that restarts demands it."""
-    return lab.plus("resume=auto")
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -29,8 +23,10 @@ def test_ranks_that_die_are_started_anew(lab: Lab, torchrun: Torchrun, nodes: in
     deaths = ["1:8", "0:17", "1:20", "0:21", "0:27", "1:32"]
     deaths = deaths[: lab.cases(quick=3 - nodes, long=8 - 2 * nodes)]
     options = (f"--nnodes={nodes}", f"--nproc-per-node={2 // nodes}", *place.split())
-    dying = ("--module", "harness.dying", str(lab.folder), ",".join(deaths))
-    command = (*options, f"--max-restarts={len(deaths) + 2}", *dying, *lab.settings("killed"))
+    stops = ("--module", "harness.stops", str(lab.folder), "die", ",".join(deaths), "")
+    # As a launcher that restarts demands it.
+    settings = lab.settings("killed", "resume=auto")
+    command = (*options, f"--max-restarts={len(deaths) + 2}", *stops, *settings)
     processes = [torchrun(*command) for _ in range(nodes)]
     said = [process.communicate(timeout=SECONDS) for process in processes]
     assert [process.returncode for process in processes] == [0] * nodes, said
@@ -74,7 +70,7 @@ def test_a_rank_never_meets_the_dead(lab: Lab) -> None:
     lab.tally(f"{attempts} attempts in one store, no rank met a dead one", meetings_with_the_dead=0)
 
 
-@pytest.mark.parametrize("mutant", mutants.params(mutants.share_a_prefix, mutants.share_a_question))
+@pytest.mark.parametrize("mutant", mutants.params("share_a_prefix", "share_a_question"))
 def test_a_meeting_with_the_dead_is_noticed(lab: Lab, mutant: Fault) -> None:
     with pytest.raises(AssertionError, match="met the dead"):
         require_fresh_meetings(lab.server, mutant)

@@ -88,7 +88,6 @@ def test_a_rank_that_is_slow_is_waited_for(lab: Lab) -> None:
     lab.tally(said, false_alarms=0)
 
 
-@pytest.mark.mutant(fault=mutants.say_nothing_is_long)
-def test_silence_about_what_takes_long_is_noticed(lab: Lab) -> None:
-    codes = [child.wait() for child in start_slow(lab, mutants.say_nothing_is_long)]
-    assert EXIT_RANK in codes
+@pytest.mark.parametrize("mutant", mutants.params("say_nothing_is_long"))
+def test_silence_about_what_takes_long_is_noticed(lab: Lab, mutant: Fault) -> None:
+    assert EXIT_RANK in [child.wait() for child in start_slow(lab, mutant)]

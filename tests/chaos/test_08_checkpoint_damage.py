@@ -68,16 +68,12 @@ def test_no_damage_is_silent(lab: Lab, checkpoints: Path) -> None:
 def test_runs_and_evaluations_name_the_file(lab: Lab, checkpoints: Path) -> None:
     path = lab.copy(checkpoints, "run") / "step_9" / "model.safetensors"
     flip(path, lab.rng)
-    for target, overrides in (
-        (pretrain, lab.settings("run", "resume=9")),
-        (evaluate, [f"checkpoint={path.parent}", "device=cpu"]),
+    for target in (
+        (pretrain, *lab.settings("run", "resume=9")),
+        (evaluate, f"checkpoint={path.parent}", "device=cpu"),
     ):
-        child = lab.server.run(target, *overrides)
-        assert child.wait() == 4, child.err
-        assert str(path) in child.error_line
-        assert "sha256" in child.error_line
+        lab.server.run(*target).require_refusal(4, str(path), "sha256")
     assert path.exists()
-
     child = lab.train()
     assert "warning: skipping a damaged checkpoint" in child.err
     assert "resumed exactly from" in child.out
@@ -95,22 +91,22 @@ def with_one_byte(lab: Lab, checkpoints: Path, *faults: Fault) -> tuple[Child, P
 
 def test_random_states_that_are_none_are_named(lab: Lab, checkpoints: Path) -> None:
     child, path = with_one_byte(lab, checkpoints)
-    assert child.wait() == 4, child.err
-    assert child.err.count("\n") == 1
-    assert f"{path}: random state: " in child.err
+    child.require_refusal(4, f"{path}: random state: ")
     lab.tally("a random state that is none: named")
 
 
-@pytest.mark.mutant(fault=mutants.explain_nothing)
-def test_without_the_explanation_there_is_a_traceback(lab: Lab, checkpoints: Path) -> None:
-    child, _ = with_one_byte(lab, checkpoints, mutants.explain_nothing)
+@pytest.mark.parametrize("mutant", mutants.params("explain_nothing"))
+def test_without_the_explanation_there_is_a_traceback(
+    lab: Lab, checkpoints: Path, mutant: Fault
+) -> None:
+    child, _ = with_one_byte(lab, checkpoints, mutant)
     assert child.wait() == 1
     assert "Traceback" in child.err
 
 
-@pytest.mark.mutant(fault=mutants.no_hash)
-def test_without_hashes_damage_is_silent(lab: Lab, checkpoints: Path) -> None:
-    mutants.no_hash()
+@pytest.mark.parametrize("mutant", mutants.params("no_hash"))
+def test_without_hashes_damage_is_silent(lab: Lab, checkpoints: Path, mutant: Fault) -> None:
+    mutant()
     try:
         assert silent_cases(lab, checkpoints, 30, (flip,))
     finally:

@@ -5,7 +5,6 @@ starts in time, and has all metrics in its own file.
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,38 +14,38 @@ from harness import mutants
 from harness.lab import Lab
 from harness.processes import Child, Fault, pretrain
 from harness.steps import before_call
-from harness.trackers import (
-    CALLS,
-    deaf_server,
-    failing_call,
-    failing_wandb,
-    missing,
-    no_server,
-    silent_server,
-)
+from harness.trackers import failing_call, missing, servers, stand_in_wandb
 
 from runtime.errors import EXIT_PREEMPTED
 
-SERVERS = {"refused": no_server, "silent": silent_server, "deaf": deaf_server}
-MODES = ("auto", "online")
 EVENT = "tensorboard.summary.writer.record_writer.RecordWriter.write"
 CLIENT = "mlflow.MlflowClient"
-OTHERS = {
-    "TensorBoard raises at its start": ("tensorboard", partial(failing_call, EVENT)),
-    "TensorBoard raises while it logs": ("tensorboard", partial(failing_call, EVENT, 9)),
-    "TensorBoard is not installed": ("tensorboard", partial(missing, "tensorboard")),
-    "MLflow raises at its start": ("mlflow", partial(failing_call, f"{CLIENT}.__init__")),
-    "MLflow raises while it logs": ("mlflow", partial(failing_call, f"{CLIENT}.log_batch", 2)),
-    "MLflow raises at its end": ("mlflow", partial(failing_call, f"{CLIENT}.set_terminated")),
-    "MLflow hangs": ("mlflow", partial(failing_call, f"{CLIENT}.log_batch", 2, hangs=True)),
-    "MLflow is not installed": ("mlflow", partial(missing, "mlflow")),
+FAILURES = {
+    "W&B is not installed": ("logger.name=wandb", partial(missing, "wandb")),
+    "W&B raises at its start": ("logger.name=wandb", partial(failing_call, "wandb.init")),
+    "W&B raises while it logs": ("logger.name=wandb", partial(failing_call, "wandb.Run.log", 2)),
+    "W&B raises at its end": ("logger.name=wandb", partial(failing_call, "wandb.Run.finish")),
+    "TensorBoard raises at its start": ("logger=tensorboard", partial(failing_call, EVENT)),
+    "TensorBoard raises while it logs": ("logger=tensorboard", partial(failing_call, EVENT, 9)),
+    "TensorBoard is not installed": ("logger=tensorboard", partial(missing, "tensorboard")),
+    "MLflow raises at its start": ("logger=mlflow", partial(failing_call, f"{CLIENT}.__init__")),
+    "MLflow raises while it logs": (
+        "logger=mlflow",
+        partial(failing_call, f"{CLIENT}.log_batch", 2),
+    ),
+    "MLflow raises at its end": (
+        "logger=mlflow",
+        partial(failing_call, f"{CLIENT}.set_terminated"),
+    ),
+    "MLflow hangs": ("logger=mlflow", partial(failing_call, f"{CLIENT}.log_batch", 2, hangs=True)),
+    "MLflow is not installed": ("logger=mlflow", partial(missing, "mlflow")),
 }
 START_DELAYED_AT_MOST, END_DELAYED_AT_MOST = 3 * 10.0, 3 * 30.0
 
 
 @pytest.fixture
 def lab(lab: Lab) -> Lab:
-    """With a run without W&B."""
+    """With a run that logs nowhere else."""
     lab.train("whole")
     return lab
 
@@ -58,100 +57,69 @@ def require_one_warning(child: Child, wanted: str) -> None:
     assert wanted in warnings[0], warnings
 
 
-def require_indifference(lab: Lab, call: str, *faults: Fault) -> None:
-    """Let W&B fail in `call`, and demand that the run says so in one line and ends well."""
-    failing = partial(failing_wandb, call)
-    child = lab.train("run", "logger.name=wandb", faults=(*faults, failing))
-    wanted = "wandb is not installed" if call == "import" else "W&B failed (Error: told to fail"
-    require_one_warning(child, wanted)
-    lab.require_same_end("run")
+def require_indifference(lab: Lab, what: str, *faults: Fault) -> None:
+    """Let a package fail, and demand that the run says so in one line and ends well."""
+    logger, fault = FAILURES[what]
+    child = lab.train("run", logger, faults=(*faults, stand_in_wandb, fault))
+    title, *_, last = what.split()
+    wanted = {"hangs": "MLflow has not finished within 30 s", "installed": "is not installed"}
+    require_one_warning(child, wanted.get(last, f"{title} failed (Error: told to fail"))
+    lab.require_same_end()
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_a_failing_package_changes_nothing(lab: Lab, call: str) -> None:
-    require_indifference(lab, call)
-    num_records = len(lab.files().records)
-    lab.tally(f"raises in {call}: same bits, all {num_records} records", failures=1)
+@pytest.mark.parametrize("what", FAILURES)
+def test_a_failing_package_changes_nothing(lab: Lab, what: str) -> None:
+    require_indifference(lab, what)
+    lab.tally(f"{what}: same bits, all {len(lab.files().records)} records", failures=1)
 
 
 def test_a_finish_that_hangs_keeps_no_run_that_was_asked_to_stop(lab: Lab) -> None:
-    overrides = lab.settings("run", "logger.name=wandb")
+    hangs = partial(failing_call, "wandb.Run.finish", hangs=True)
     asked = partial(before_call, "training.step", "sum_in_order", number=signal.SIGTERM)
     began = time.monotonic()
-    faults = [partial(failing_wandb, "finish", hangs=True), asked]
-    child = lab.server.start(pretrain, *overrides, faults=faults)
+    overrides = lab.settings("run", "logger.name=wandb")
+    child = lab.server.start(pretrain, *overrides, faults=[stand_in_wandb, hangs, asked])
     assert child.wait(END_DELAYED_AT_MOST) == EXIT_PREEMPTED, child.err
     seconds = time.monotonic() - began
     require_one_warning(child, "W&B has not finished within 30 s")
     assert "Traceback" not in child.err
     lab.train()
-    lab.require_same_end("run")
+    lab.require_same_end()
     said = f"asked to stop, start and end within {seconds:.0f} s, resumed exactly"
     lab.tally(f"hangs in finish: {said}", failures=1)
 
 
+@pytest.mark.parametrize(
+    "logger", ["logger.name=wandb", "logger.name=wandb logger.mode=online", "logger=mlflow"]
+)
 def test_a_server_that_does_not_answer_delays_the_start_a_little(
-    lab: Lab, start: Callable[..., Any]
+    lab: Lab, start: Callable[..., Any], logger: str
 ) -> None:
-    delays: dict[str, float] = {}
-    for mode in MODES:
-        runs = {}
-        with ExitStack() as opened:
-            for server, address in SERVERS.items():
-                name = f"{server} {mode}"
-                overrides = lab.settings(name, "logger.name=wandb", f"logger.mode={mode}")
-                url = f"http://127.0.0.1:{opened.enter_context(address())}"
-                environment = {"WANDB_API_KEY": "k" * 40, "WANDB_BASE_URL": url}
-                runs[name] = start("pretrain.py", *overrides, env=environment)
-            delays |= seconds_to_first_steps(runs, lab.folder)
-            for name, process in runs.items():
-                _, err = process.communicate()
-                assert process.returncode == 0, err
-                assert lab.digest(name) == lab.digest("whole")
-                sent_later = list((lab.folder / name / "wandb").glob("offline-run-*/*.wandb"))
-                assert len(sent_later) == 1 or mode == "online"
-    slowest = max(delays.values())
-    assert slowest < START_DELAYED_AT_MOST, delays
-    said = f"{len(SERVERS)} servers (refusing, silent, deaf) asked in {len(MODES)} modes: same bits"
-    lab.tally(f"{said}, first steps at most {slowest:.0f} s late", failures=len(delays))
-
-
-@pytest.mark.parametrize("what", OTHERS)
-def test_tensorboard_and_mlflow_change_nothing(lab: Lab, what: str) -> None:
-    logger, fault = OTHERS[what]
-    child = lab.train("run", f"logger={logger}", faults=[fault])
-    title, *_, last = what.split()
-    wanted = {"hangs": "MLflow has not finished within 30 s", "installed": "is not installed"}
-    require_one_warning(child, wanted.get(last, f"{title} failed (Error: told to fail"))
-    lab.require_same_end("run")
-    lab.tally(f"{what}: same bits", failures=1)
-
-
-def test_an_mlflow_server_that_does_not_answer_delays_the_start_a_little(
-    lab: Lab, start: Callable[..., Any]
-) -> None:
-    with ExitStack() as opened:
-        runs = {}
-        for server, address in SERVERS.items():
-            environment = {
-                "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{opened.enter_context(address())}"
-            }
-            overrides = lab.settings(server, "logger=mlflow")
-            runs[server] = start("pretrain.py", *overrides, env=environment)
-        delays = seconds_to_first_steps(runs, lab.folder)
+    runs = {}
+    with servers() as ports:
+        for server, port in ports.items():
+            urls = dict.fromkeys(
+                ("WANDB_BASE_URL", "MLFLOW_TRACKING_URI"), f"http://127.0.0.1:{port}"
+            )
+            settings = lab.settings(server, *logger.split())
+            environment = {"WANDB_API_KEY": "k" * 40, **urls}
+            runs[server] = start("pretrain.py", *settings, env=environment)
+        slowest = max(seconds_to_first_steps(runs, lab.folder).values())
         for server, process in runs.items():
             _, err = process.communicate()
             assert process.returncode == 0, err
-            assert err.count("warning: MLflow failed (MlflowException: API request to") == 1, err
-            assert lab.digest(server) == lab.digest("whole")
-    slowest = max(delays.values())
-    assert slowest < START_DELAYED_AT_MOST, delays
-    said = f"{len(SERVERS)} MLflow servers (refusing, silent, deaf): same bits"
-    lab.tally(f"{said}, first steps at most {slowest:.0f} s late", failures=len(delays))
+            asked = err.count("warning: MLflow failed (MlflowException: API request to")
+            assert asked == (logger == "logger=mlflow"), err
+            lab.require_same_end(server)
+            sent_later = list((lab.folder / server / "wandb").glob("offline-run-*/*.wandb"))
+            assert len(sent_later) == (logger == "logger.name=wandb") or "online" in logger
+    assert slowest < START_DELAYED_AT_MOST
+    said = f"3 servers ({', '.join(runs)}) asked by {logger}: same bits"
+    lab.tally(f"{said}, first steps at most {slowest:.0f} s late", failures=len(runs))
 
 
 def seconds_to_first_steps(runs: Mapping[str, Any], folder: Path) -> dict[str, float]:
-    """Return for each run how long W&B was asked before steps were made and logged."""
+    """Return for each run how long it asked before steps were made and logged."""
     began: dict[str, float] = {}
     seconds: dict[str, float] = {}
     while seconds.keys() != runs.keys():
@@ -168,7 +136,7 @@ def seconds_to_first_steps(runs: Mapping[str, Any], folder: Path) -> dict[str, f
     return seconds
 
 
-@pytest.mark.mutant(fault=mutants.omit_guard)
-def test_a_package_that_may_raise_into_the_run_is_noticed(lab: Lab) -> None:
-    with pytest.raises(AssertionError, match="told to fail in log"):
-        require_indifference(lab, "log", mutants.omit_guard)
+@pytest.mark.parametrize("mutant", mutants.params("omit_guard"))
+def test_a_package_that_may_raise_into_the_run_is_noticed(lab: Lab, mutant: Fault) -> None:
+    with pytest.raises(AssertionError, match=r"told to fail in wandb\.Run\.log"):
+        require_indifference(lab, "W&B raises while it logs", mutant)

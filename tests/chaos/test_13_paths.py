@@ -2,68 +2,60 @@
 exit code 2 and the path.
 """
 
-import errno
 import json
 import os
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import builds, mounts, mutants
-from harness.builds import build
+from harness.builds import build, contents
 from harness.lab import Lab
-from harness.operations import fail_all
-from harness.processes import Child, Fault, evaluate, pretrain
+from harness.operations import strike_at
+from harness.processes import Fault, evaluate, pretrain
 
-Hindered = tuple[str, Fault]
+
+class Disk:
+    """A folder in which nothing can be written, as a child is told by the fault `hinder`."""
+
+    def __init__(self, lab: Lab, why: str) -> None:
+        self.why, self.lab, self.folder = why, lab, lab.folder / "disk"
+        self.folder.mkdir()
+        self.hinder = partial(mounts.protect, self.folder)
+        if why == "read-only disk":
+            self.hinder = partial(mounts.read_only, self.folder)
+            if not mounts.available():  # As such a disk would answer.
+                self.hinder = partial(strike_at, self.folder, "EROFS", 0)
+
+    def require_refusal(self, named: Path, *target: Any, faults: tuple[Fault, ...] = ()) -> None:
+        """Demand exit code 2, one line that names the path, and everything as it was."""
+        before = contents(self.folder, folders=True)
+        child = self.lab.server.run(*target, faults=[self.hinder, *faults])
+        child.require_refusal(2, str(named))
+        assert child.out == ""
+        assert contents(self.folder, folders=True) == before
+
+    def tally(self, number: int, what: str) -> None:
+        self.lab.tally(f"{self.why}: {number} {what} refused", paths=number)
 
 
 @pytest.fixture(params=["read-only disk", "no permission"])
-def hindered(lab: Lab, request: pytest.FixtureRequest) -> Hindered:
-    """Make a folder "disk"; return why nothing can be written there, and the fault."""
-    folder = lab.folder / "disk"
-    folder.mkdir()
-    if request.param == "no permission":
-        return request.param, partial(mounts.protect, folder)
-    if mounts.available():
-        return request.param, partial(mounts.read_only, folder)
-    return request.param, partial(fail_all, folder, errno.EROFS)  # As such a disk would answer.
+def disk(lab: Lab, request: pytest.FixtureRequest) -> Disk:
+    return Disk(lab, request.param)
 
 
-def tree(folder: Path) -> Mapping[str, bytes | None]:
-    """All that is below a folder."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in sorted(folder.rglob("*"))
-    }
-
-
-def require_refusal(child: Child, named: Path, folder: Path, before: Mapping[str, Any]) -> None:
-    """Demand exit code 2, one line that names the path, and everything as it was."""
-    assert child.wait() == 2, child.err
-    assert len(child.err.splitlines()) == 1, child.err
-    assert str(named) in child.err, child.err
-    assert child.out == ""
-    assert tree(folder) == before
-
-
-def test_a_run_where_nothing_can_be_written(lab: Lab, hindered: Hindered) -> None:
-    why, fault = hindered
-    disk = lab.folder / "disk"
-    (disk / "empty").mkdir()
+def test_a_run_where_nothing_can_be_written(lab: Lab, disk: Disk) -> None:
+    (disk.folder / "empty").mkdir()
     lab.train("disk/begun", "max_steps=3")
     places = ("empty", "begun", "to be made", "to be made/below")
-    before = tree(disk)
     for place in places:
-        child = lab.run(f"disk/{place}", "max_steps=6", faults=[fault])
-        require_refusal(child, disk / place, disk, before)
-    without_path = [one for one in lab.overrides if not one.startswith("checkpoint_path")]
-    faults = [fault, partial(os.chdir, disk)]
-    child = lab.server.run(pretrain, *without_path, "max_steps=3", faults=faults)
-    require_refusal(child, Path("checkpoints"), disk, before)
-    lab.tally(f"{why}: {len(places) + 1} run folders refused", paths=len(places) + 1)
+        settings = lab.settings(f"disk/{place}", "max_steps=6")
+        disk.require_refusal(disk.folder / place, pretrain, *settings)
+    settings = [one for one in lab.overrides if not one.startswith("checkpoint_path")]
+    there = partial(os.chdir, disk.folder)
+    disk.require_refusal(Path("checkpoints"), pretrain, *settings, faults=(there,))
+    disk.tally(len(places) + 1, "run folders")
 
 
 def require_text(lab: Lab, *faults: Fault) -> None:
@@ -72,9 +64,7 @@ def require_text(lab: Lab, *faults: Fault) -> None:
     """
     place = f"checkpoint_path='{lab.folder}/disk \udcff'"
     child = lab.run("run", place, "max_steps=3", faults=faults)
-    assert child.wait() == 2, child.err
-    assert len(child.err.splitlines()) == 1
-    assert r"disk \udcff: the name is not UTF-8" in child.err
+    child.require_refusal(2, r"disk \udcff: the name is not UTF-8")
     assert list(lab.folder.iterdir()) == []
 
 
@@ -83,53 +73,42 @@ def test_a_run_in_a_folder_whose_name_is_no_text(lab: Lab) -> None:
     lab.tally("1 run folder whose name is not UTF-8 refused", paths=1)
 
 
-@pytest.mark.mutant(fault=mutants.take_any_folder_name)
-def test_a_folder_whose_checkpoints_cannot_be_read_is_noticed(lab: Lab) -> None:
-    with pytest.raises(AssertionError, match="== 2"):
-        require_text(lab, mutants.take_any_folder_name)
+@pytest.mark.parametrize("mutant", mutants.params("take_any_folder_name"))
+def test_a_folder_whose_checkpoints_cannot_be_read_is_noticed(lab: Lab, mutant: Fault) -> None:
+    with pytest.raises(AssertionError, match="exit code"):
+        require_text(lab, mutant)
 
 
-def test_an_evaluation_whose_result_cannot_be_written(lab: Lab, hindered: Hindered) -> None:
-    why, fault = hindered
-    disk = lab.folder / "disk"
-    run = disk / "run"
+def test_an_evaluation_whose_result_cannot_be_written(lab: Lab, disk: Disk) -> None:
+    run = disk.folder / "run"
     lab.train("disk/run", "max_steps=3")
-    before = tree(disk)
-    outputs = (disk / "other.json", disk / "new" / "other.json")
+    outputs = (disk.folder / "other.json", disk.folder / "new" / "other.json")
     settings = {f"output={path}": path for path in outputs}
     # Where it is put unless something else is asked for.
     settings["evaluators=[]"] = run / "eval_step_3.json"
+    given = (evaluate, f"checkpoint={run}", "device=cpu")
     for setting, named in settings.items():
-        overrides = [f"checkpoint={run}", "device=cpu", setting]
-        child = lab.server.run(evaluate, *overrides, faults=[fault])
-        require_refusal(child, named, disk, before)
+        disk.require_refusal(named, *given, setting)
     elsewhere = lab.folder / "elsewhere.json"
-    overrides = [f"checkpoint={run}", "device=cpu", f"output={elsewhere}"]
-    lab.server.finish(evaluate, *overrides, faults=[fault])
+    lab.server.finish(*given, f"output={elsewhere}", faults=[disk.hinder])
     assert json.loads(elsewhere.read_bytes())["step"] == 3
-    lab.tally(f"{why}: {len(settings)} results of evaluations refused", paths=len(settings))
+    disk.tally(len(settings), "results of evaluations")
 
 
 @pytest.mark.parametrize("kind", ["sudoku", "maze", "arc"])
-def test_a_data_set_that_cannot_be_written(lab: Lab, hindered: Hindered, kind: str) -> None:
-    why, fault = hindered
-    disk, sources = lab.folder / "disk", builds.write_sources(lab.folder / "sources")
-    lab.server.finish(build, kind, *builds.flags(kind, sources, disk / "built"))
-    before = tree(disk)
+def test_a_data_set_that_cannot_be_written(lab: Lab, disk: Disk, kind: str) -> None:
+    sources = builds.write_sources(lab.folder / "sources")
+    lab.server.finish(build, kind, *builds.flags(kind, sources, disk.folder / "built"))
     places = ("built", "new", "new/below")
     for place in places:
-        arguments = builds.flags(kind, sources, disk / place)
-        child = lab.server.run(build, kind, *arguments, faults=[fault])
-        require_refusal(child, disk / place, disk, before)
-    lab.tally(f"{why}: {len(places)} outputs of the {kind} builder refused", paths=len(places))
+        arguments = builds.flags(kind, sources, disk.folder / place)
+        disk.require_refusal(disk.folder / place, build, kind, *arguments)
+    disk.tally(len(places), f"outputs of the {kind} builder")
 
 
-def test_a_cache_of_downloads_that_cannot_be_written(lab: Lab, hindered: Hindered) -> None:
-    why, fault = hindered
-    cache = lab.folder / "disk"
-    faults = [partial(builds.cached_downloads, cache), fault]
-    output = f"--output-dir={lab.folder / 'new'}"
-    child = lab.server.run(build, "sudoku", "--source=hf", output, faults=faults)
-    require_refusal(child, cache, cache, {})
+def test_a_cache_of_downloads_that_cannot_be_written(lab: Lab, disk: Disk) -> None:
+    cached = (partial(builds.cached_downloads, disk.folder),)
+    given = ("--source=hf", f"--output-dir={lab.folder / 'new'}")
+    disk.require_refusal(disk.folder, build, "sudoku", *given, faults=cached)
     assert not (lab.folder / "new").exists()
-    lab.tally(f"{why}: 1 cache of downloads refused", paths=1)
+    disk.tally(1, "cache of downloads")

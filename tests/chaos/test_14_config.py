@@ -7,15 +7,16 @@ import json
 import re
 import string
 from collections.abc import Iterator
-from math import inf
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import numpy as np
 import pytest
 from harness.lab import Lab
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from evaluation.config import EvalConfig, SolveConfig
 from runtime.errors import ConfigError
+from runtime.registry import sections_in
 from runtime.schema import Schema
 from scripts.convert_checkpoint import ConvertConfig
 from training.config.composition import load_config
@@ -49,11 +50,34 @@ WORDS = string.ascii_lowercase + "_"
 
 
 class Place(NamedTuple):
-    """A setting: its path, its JSON schema, and the overrides that bring it about."""
+    """A setting: its path, what it accepts, and the overrides that bring it about."""
 
     path: str
-    node: dict[str, Any]
+    annotation: Any
     given: tuple[str, ...]
+
+    def is_legal(self, value: Any) -> bool:
+        """Judge a value by the setting's annotation alone."""
+        try:
+            TypeAdapter(self.annotation).validate_json(json.dumps(value), strict=True)
+        except ValidationError:
+            return False
+        return True
+
+    @property
+    def words(self) -> list[str]:
+        """The words that it accepts; none where it takes any."""
+        if self.is_legal("any word"):
+            return []
+        return sorted(word for word in _literals(self.annotation) if isinstance(word, str))
+
+
+def _literals(annotation: Any) -> Iterator[Any]:
+    for argument in get_args(annotation):
+        if get_origin(annotation) is Literal:
+            yield argument
+        else:
+            yield from _literals(argument)
 
 
 class Mutation(NamedTuple):
@@ -65,73 +89,17 @@ class Mutation(NamedTuple):
     right: str | None = None
 
 
-# The schema
-
-
-def places(schema: type[Schema]) -> list[Place]:
-    """List the settings and sections of a schema."""
-    whole = schema.model_json_schema()
-    definitions = whole.get("$defs", {})
-
-    def resolved(node: dict[str, Any]) -> dict[str, Any]:
-        name = node.get("$ref", "").removeprefix("#/$defs/")
-        return definitions[name] | {"title": name} if name else node
-
-    def inside(node: dict[str, Any], path: str, given: tuple[str, ...]) -> Iterator[Place]:
-        node = resolved(node)
-        if path:
-            yield Place(path, with_definitions(node), given)
-        for member in map(resolved, members_of(node)):
-            if member.get("type") == "object":
-                choice = (*given, *CHOSEN.get(member["title"], "").split())
-                yield from list(inside(member, path, choice))[1:]
-        for name, value in node.get("properties", {}).items():
-            yield from inside(value, f"{path}.{name}".removeprefix("."), given)
-        free = node.get("additionalProperties")
-        if isinstance(free, dict):
-            yield from inside(free, f"{path}.all", given)
-
-    def with_definitions(node: Any) -> Any:
-        if isinstance(node, list):
-            return [with_definitions(part) for part in node]
-        if not isinstance(node, dict):
-            return node
-        return {key: with_definitions(value) for key, value in resolved(node).items()}
-
-    return list({(place.path, place.given): place for place in inside(whole, "", ())}.values())
-
-
-def members_of(node: dict[str, Any]) -> list[dict[str, Any]]:
-    """The alternatives of a schema, if it has any."""
-    return node.get("anyOf", node.get("oneOf", []))
-
-
-def is_legal(node: dict[str, Any], value: Any) -> bool:
-    """Judge a value by a JSON schema: the slow, obvious twin of what the project does."""
-    if members := members_of(node):
-        return any(is_legal(member, value) for member in members)
-    if "const" in node or "enum" in node:
-        known = node.get("enum", [node.get("const")])
-        return any(value == each and type(value) is type(each) for each in known)
-    kind = node.get("type")
-    if kind == "object":
-        # Whoever has all keys right is legal: none of VALUES has one, but {}.
-        return value == {}
-    if kind == "array":
-        if not isinstance(value, list) or len(value) < node.get("minItems", 0):
-            return False
-        return all(is_legal(node["items"], item) for item in value)
-    if kind in ("integer", "number"):
-        kinds = int if kind == "integer" else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            return False
-        is_inside = node.get("exclusiveMinimum", -inf) < value < node.get("exclusiveMaximum", inf)
-        return is_inside and node.get("minimum", value) <= value <= node.get("maximum", value)
-    accepted = {"string": str, "boolean": bool, "null": type(None)}
-    return isinstance(value, accepted[kind])
-
-
-# The mutations
+def places(
+    schema: type[BaseModel], prefix: str = "", given: tuple[str, ...] = ()
+) -> Iterator[Place]:
+    """Yield the settings and sections of a schema, but those of lists, which have no path."""
+    for name, field in schema.model_fields.items():
+        path, about = f"{prefix}{name}", (field.annotation, *field.metadata)
+        yield Place(path, Annotated[*about] if field.metadata else field.annotation, given)
+        for member, inside in sections_in(*about):
+            chosen = (*given, *CHOSEN.get(member.__name__, "").split())
+            if "list[" not in str(field.annotation):
+                yield from places(member, f"{path}{inside.replace('*', 'all')}.", chosen)
 
 
 def one_edit(name: str, rng: np.random.Generator) -> str:
@@ -164,27 +132,18 @@ def wrong_values(config_name: str, rng: np.random.Generator) -> Iterator[Mutatio
         taken = (int, float) if place.path in ("run_name", "project_name", "sweep_name") else ()
         for value in VALUES:
             is_taken = isinstance(value, taken) and not isinstance(value, bool)
-            if is_taken or is_legal(place.node, value) or value == {} or place.path in GROUPS:
+            if is_taken or value == {} or place.path in GROUPS or place.is_legal(value):
                 continue
             # Hydra merges a mapping into a section: that is a key that is wrong there.
             text = json.dumps(value).replace('"a": ', "a: ") if value != {"a": 1} else "{a: 1}"
             plus = str(rng.choice(["", "++"]))
             overrides = (*place.given, *given, f"{plus}{place.path}={text}")
             yield Mutation(config_name, overrides, place.path)
-        for known in choices_of(place.node):
+        for known in place.words:
             typo = one_edit(known, rng)
-            if not is_legal(place.node, typo) and re.fullmatch(r"\w+", typo):
+            if not place.is_legal(typo) and re.fullmatch(r"\w+", typo):
                 override = f'{place.path}="{typo}"'
                 yield Mutation(config_name, (*place.given, *given, override), place.path)
-
-
-def choices_of(node: dict[str, Any]) -> list[str]:
-    """The words that a setting accepts; none where it takes any word."""
-    members = members_of(node) or [node]
-    if any(m.get("type") == "string" and not {"enum", "const"} & m.keys() for m in members):
-        return []
-    found = [m.get("enum", [m.get("const")]) for m in members]
-    return [word for word in itertools.chain(*found) if isinstance(word, str)]
 
 
 def unknown_choices(rng: np.random.Generator) -> Iterator[Mutation]:

@@ -5,16 +5,16 @@ line, or kept inside.
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from harness import mutants, processes
-from harness.builds import build_here
+from harness.builds import arc_task, build_here, contents
 from harness.lab import Lab
-from harness.trackers import writing_wandb
+from harness.processes import Fault
+from harness.trackers import stand_in_wandb
 
 import evaluate
 from dataset.format.reading import load_metadata, load_split
@@ -31,17 +31,11 @@ from training.config.schema import TrainConfig
 from training.data import data_facts
 
 REFUSALS = (ConfigError, DatasetError, CheckpointError, OutputError)
-
-
-def names(outside: Path) -> list[str]:
-    """Names that should go nowhere; about thirty."""
-    plain = "..|.|../x|../../x|a/../../x|/|//|x/|/x|./x|..\\x|\\|C:\\x|\0|x\0|../x\0y|..\u2215x"
-    encoded = "\u2024\u2024/x|\uff0e\uff0e|\u2215x|\uff0fx|%2e%2e%2fx|..%2fx"
-    shell = (
-        "~|~/x|~root|$HOME|${HOME}|x\ny|\n|-rf|--help|-|| |\u202etxt|\x1b[2J|link/x|link|con|..."
-    )
-    listed = "|".join((plain, encoded, shell)).split("|")
-    return [*listed, f"{outside}/x", "x" * 300, "a|||t1|||0123456789"]
+PLAIN = "..|.|../x|../../x|a/../../x|/|//|x/|/x|./x|..\\x|\\|C:\\x|\0|x\0|../x\0y|..\u2215x"
+CODED = "\u2024\u2024/x|\uff0e\uff0e|\u2215x|\uff0fx|%2e%2e%2fx|..%2fx"
+SHELL = "~|~/x|~root|$HOME|${HOME}|x\ny|\n|-rf|--help|-|| |\u202etxt|\x1b[2J|link/x|link|con|..."
+LISTED = "|".join((PLAIN, CODED, SHELL)).split("|")
+NAMES = [*LISTED, "x" * 300, "a|||t1|||0123456789"]
 
 
 class Root:
@@ -55,123 +49,107 @@ class Root:
         (self.path / "link").symlink_to(surroundings / "outside")
         self._before = self.listing()
 
-    def listing(self) -> set[tuple[str, bytes]]:
+    def listing(self) -> set[tuple[str, bytes | None]]:
         """What is around the root, and its content."""
-        found = set()
-        for folder, folders, files in os.walk(self.surroundings):
-            if Path(folder) == self.path:
-                folders.clear()
-                continue
-            for path in (Path(folder) / name for name in [*folders, *files]):
-                found.add((str(path), path.read_bytes() if path.is_file() else b""))
-        return found
+        found = contents(self.surroundings, folders=True).items()
+        return {(name, content) for name, content in found if not name.startswith("a/root/")}
 
     def changes(self) -> list[str]:
         """What is new, gone or changed outside."""
         return sorted(path for path, _ in self.listing() ^ self._before)
 
 
-Use = Callable[[Root, str, Path], object]
+# Where names become files' names: each takes a folder to write into, the name, and `original`.
 
 
-# Where names become files' names
-
-
-def as_run_name(root: Root, name: str, original: Path) -> None:
+def as_run_name(root: Path, name: str, original: Path) -> None:
     _begin_run(root, f"run_name={json.dumps(name)}", "project_name=p")
 
 
-def as_project_name(root: Root, name: str, original: Path) -> None:
+def as_project_name(root: Path, name: str, original: Path) -> None:
     _begin_run(root, f"project_name={json.dumps(name)}", "run_name=r")
 
 
-def _begin_run(root: Root, *overrides: str) -> None:
+def _begin_run(root: Path, *overrides: str) -> None:
     config = with_names(load_config(TrainConfig, "cfg_pretrain", overrides))
-    folder = root.path / str(config.checkpoint_path)
+    folder = root / str(config.checkpoint_path)
     prepare_run_dir(folder)
     save_config(folder, config)
 
 
-def describe(data: Path, **changes: Any) -> Path:
-    """Change keys of what describes the test split; returns its folder."""
-    path = data / "test" / "dataset.json"
+def change(path: Path, **changes: Any) -> Path:
+    """Change keys of a JSON file; returns its folder."""
     path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
     return path.parent
 
 
-def as_set_name(root: Root, name: str, original: Path) -> None:
-    data = shutil.copytree(original / "data", root.path / "data")
-    split = describe(data, sets=[name])
+def evaluation(checkpoint: Path, data: Path) -> list[str]:
+    """The overrides of an evaluation that saves outputs by the names of sets."""
+    given = "device=cpu num_threads=1 evaluators=[] save_outputs=[q_halt_logits]"
+    output = data.parent / "results" / "r.json"
+    return [*given.split(), f"checkpoint={checkpoint}", f"data_path={data}", f"output={output}"]
+
+
+def as_set_name(root: Path, name: str, original: Path) -> None:
+    data = shutil.copytree(original / "data", root / "data")
+    split = change(data / "test" / "dataset.json", sets=[name])
     if "\0" not in name and len(name) < 200:
         # So that nothing but the name is wrong.
         for path in sorted(split.glob("all__*.npy")):
             target = Path(f"{split}/{name}{path.name.removeprefix('all')}")
-            if root.path in target.resolve().parents and target.parent.is_dir():
+            if root in target.resolve().parents and target.parent.is_dir():
                 shutil.copy(path, target)
-    output = root.path / "results" / "r.json"
-    evaluate.main([*evaluation(original / "published" / "step_7", data, output), "compile=false"])
+    evaluate.main([*evaluation(original / "published" / "step_7", data), "compile=false"])
 
 
-def evaluation(checkpoint: Path, data: Path, output: Path) -> list[str]:
-    """The overrides of an evaluation that saves outputs by the names of sets."""
-    given = "device=cpu num_threads=1 evaluators=[] save_outputs=[q_halt_logits]"
-    return [*given.split(), f"checkpoint={checkpoint}", f"data_path={data}", f"output={output}"]
+def as_field_name(root: Path, name: str, original: Path) -> None:
+    data = shutil.copytree(original / "data", root / "data")
+    load_split(change(data / "test" / "dataset.json", fields={name: {"num_classes": 3}}))
 
 
-def as_field_name(root: Root, name: str, original: Path) -> None:
-    data = shutil.copytree(original / "data", root.path / "data")
-    load_split(describe(data, fields={name: {"num_classes": 3}}))
+def as_file_of_a_checkpoint(root: Path, name: str, original: Path) -> None:
+    folder = shutil.copytree(original / "own" / "step_7", root / "step_7")
+    files = json.loads((folder / "MANIFEST.json").read_bytes())["files"]
+    files[name] = {"size": 0, "sha256": "0" * 64}
+    load_checkpoint(change(folder / "MANIFEST.json", files=files))
 
 
-def as_file_of_a_checkpoint(root: Root, name: str, original: Path) -> None:
-    folder = shutil.copytree(original / "own" / "step_7", root.path / "step_7")
-    manifest = json.loads((folder / "MANIFEST.json").read_bytes())
-    manifest["files"][name] = {"size": 0, "sha256": "0" * 64}
-    (folder / "MANIFEST.json").write_text(json.dumps(manifest))
-    load_checkpoint(folder)
-
-
-def as_file_of_a_data_set(root: Root, name: str, original: Path) -> None:
-    data = shutil.copytree(original / "data", root.path / "data")
+def as_file_of_a_data_set(root: Path, name: str, original: Path) -> None:
+    data = shutil.copytree(original / "data", root / "data")
     (data / "manifest.json").write_text(json.dumps({"files": {name: "0" * 64}}))
     load_split(data / "test")
 
 
-def as_task_name(root: Root, name: str, original: Path) -> None:
-    grids = {"input": [[1]], "output": [[2]]}
-    task = {"train": [grids], "test": [grids]}
+def as_task_name(root: Path, name: str, original: Path) -> None:
     for subset, key in (("training", "b"), ("evaluation", name)):
-        (root.path / f"arc_{subset}_challenges.json").write_text(json.dumps({key: task}))
-    flags = f"--input-file-prefix={root.path / 'arc'} --num-aug=1 --drop-duplicates"
-    output = ("--subsets", "training", "evaluation", f"--output-dir={root.path / 'built'}")
-    code = build_here("arc", *flags.split(), *output)
-    if code:
+        (root / f"arc_{subset}_challenges.json").write_text(json.dumps({key: arc_task(0)}))
+    flags = f"--input-file-prefix={root / 'arc'} --num-aug=1 --drop-duplicates"
+    output = ("--subsets", "training", "evaluation", f"--output-dir={root / 'built'}")
+    if code := build_here("arc", *flags.split(), *output):
         assert code == 3
         raise DatasetError("refused")
 
 
-def as_identifier(root: Root, name: str, original: Path) -> None:
+def as_identifier(root: Path, name: str, original: Path) -> None:
     tasks = parse_tasks({name: {"test": [{"input": [[1]]}]}}, "tasks")
     votes, grid = Tally(), np.array([[3, 1, 1, 0]])
     known = PuzzleNames(parse_names(["<blank>", name], "names"), "names")
     rows = {"inputs": grid, "preds": grid, "puzzle_identifiers": np.array([1])}
     votes.add_rows(tasks, known, **rows, q_halt_logits=np.zeros(1))
-    (root.path / "submission.json").write_text(json.dumps(submission(tasks, votes)))
+    (root / "submission.json").write_text(json.dumps(submission(tasks, votes)))
 
 
-def as_recorded_data(root: Root, name: str, original: Path) -> None:
+def as_recorded_data(root: Path, name: str, original: Path) -> None:
     """The data folder that a published run recorded: it is read, and its name becomes none."""
-    folder = shutil.copytree(original / "published", root.path / "published")
+    folder = shutil.copytree(original / "published", root / "published")
     text = (folder / "all_config.yaml").read_text()
-    (folder / "all_config.yaml").write_text(
-        text.replace("data_path: data", f"data_path: {json.dumps(name)}")
-    )
+    text = text.replace("data_path: data", f"data_path: {json.dumps(name)}")
+    (folder / "all_config.yaml").write_text(text)
     trained = find_trained_model(folder / "step_7", pytest.fail)
-    facts = data_facts(load_metadata(original / "data" / "train"))
-    from_published(trained, facts, root.path / "own")
+    from_published(trained, data_facts(load_metadata(original / "data" / "train")), root / "own")
 
 
-USES: tuple[Use, ...] = (
+USES = (
     *(as_run_name, as_project_name, as_set_name, as_field_name, as_file_of_a_checkpoint),
     *(as_file_of_a_data_set, as_task_name, as_identifier, as_recorded_data),
 )
@@ -182,10 +160,10 @@ def test_no_name_leads_outside(lab: Lab, original: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(lab.folder)
     faults, refused, total = [], 0, 0
     for use in USES:
-        for name in names(lab.folder / "elsewhere"):
+        for name in [*NAMES, f"{lab.folder}/elsewhere/x"]:
             root = Root(lab.folder / f"{total}")
             try:
-                use(root, name, original)
+                use(root.path, name, original)
             except REFUSALS as error:
                 refused += 1
                 if "\n" in str(error):
@@ -211,7 +189,7 @@ def test_a_run_among_links_writes_through_none(lab: Lab) -> None:
     for name, target in targets.items():
         (run / name).symlink_to(target)
     more = ("logger.name=wandb", "max_steps=6")
-    child = lab.train("around/a/root/run", *more, faults=[writing_wandb])
+    child = lab.train("around/a/root/run", *more, faults=[stand_in_wandb])
     assert child.err.count("is a link, expected a folder") == 1
     assert root.changes() == []
     assert list_steps(run) == [3, 6]
@@ -228,13 +206,15 @@ def test_the_probe_of_a_folder_is_not_written_through_a_link(tmp_path: Path) -> 
     assert not link.is_symlink()
 
 
-@pytest.mark.mutant(fault=mutants.take_any_set_name)
-def test_without_the_check_a_set_is_written_outside(lab: Lab, original: Path) -> None:
+@pytest.mark.parametrize("mutant", mutants.params("take_any_set_name"))
+def test_without_the_check_a_set_is_written_outside(
+    lab: Lab, original: Path, mutant: Fault
+) -> None:
     data = shutil.copytree(original / "data", lab.folder / "around" / "a" / "root" / "data")
-    for path in sorted(describe(data, sets=["../../x"]).glob("all__*.npy")):
+    split = change(data / "test" / "dataset.json", sets=["../../x"])
+    for path in sorted(split.glob("all__*.npy")):
         path.rename(data.parent / path.name.replace("all", "x"))
-    output = data.parent / "results" / "r.json"
-    (output.parent / "r_outputs").mkdir(parents=True)
-    settings = evaluation(original / "own", data, output)
-    lab.server.finish(processes.evaluate, *settings, faults=[mutants.take_any_set_name])
+    (data.parent / "results" / "r_outputs").mkdir(parents=True)
+    settings = evaluation(original / "own", data)
+    lab.server.finish(processes.evaluate, *settings, faults=[mutant])
     assert (data.parent / "x__q_halt_logits.npy").exists()

@@ -11,7 +11,7 @@ import re
 import shutil
 import signal
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -55,9 +55,7 @@ odd_files = st.binary(max_size=80) | st.sampled_from(
 
 
 class Source:
-    """Good sources of one kind, some of whose files are replaced, and an older set in the place of
-    the one to be built.
-    """
+    """Good sources of one kind, and an older set in the place of the one to be built."""
 
     def __init__(self, folder: Path, kind: str, capture: Any) -> None:
         self._kind, self._capture = kind.replace("kaggle", "arc"), capture
@@ -124,9 +122,66 @@ def _watched() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-def explore(lab: Lab, kind: str, judge: Callable[[st.DataObject], bool], unit: str) -> None:
-    """Call a function with what hypothesis draws; it returns whether a source was accepted."""
-    results = []
+def spoil_text(data: st.DataObject, text: str) -> bytes:
+    """Replace, insert or remove pieces of a text, or all of it; some of its bytes are no UTF-8."""
+    if data.draw(st.integers(0, 5)) == 0:
+        return data.draw(odd_files)
+    for _ in range(data.draw(st.integers(1, 3))):
+        begin = data.draw(st.integers(0, len(text)))
+        end = begin + data.draw(st.sampled_from([0, 1, 1, 2, 20]))
+        new = "".join(data.draw(st.lists(characters, max_size=3)))
+        text = text[:begin] + new + text[end:]
+    return text.encode("utf-8", "surrogatepass")
+
+
+def spoil_csv(data: st.DataObject, text: str) -> bytes:
+    """Spoil a text anywhere, or one field of a row."""
+    if data.draw(st.booleans()):
+        return spoil_text(data, text)
+    lines = text.splitlines()
+    number = data.draw(st.integers(1, len(lines) - 1))
+    fields = lines[number].split(",")
+    place = data.draw(st.integers(0, 3))
+    fields[place] = "".join(data.draw(st.lists(characters, max_size=20)))
+    lines[number] = ",".join(fields)
+    return "\n".join(lines).encode("utf-8", "surrogatepass")
+
+
+def spoil_json(data: st.DataObject, text: str) -> bytes:
+    """Spoil a text anywhere, or put, insert or rename something in what it stands for."""
+    if data.draw(st.integers(0, 3)) == 0:
+        return spoil_text(data, text)
+
+    def drawn_key(place: Any) -> Any:
+        return data.draw(
+            st.sampled_from(list(place if isinstance(place, dict) else range(len(place))))
+        )
+
+    content = place = json.loads(text)
+    for _ in range(data.draw(st.integers(0, 6))):
+        inside = place[drawn_key(place)]
+        if not isinstance(inside, list | dict) or not inside:
+            break
+        place = inside
+    key = drawn_key(place)
+    if data.draw(st.booleans()):
+        place[key] = data.draw(anything)
+    elif isinstance(place, dict):
+        place[data.draw(st.text(max_size=4))] = place.pop(key)
+    else:
+        place.insert(key, data.draw(anything))
+    return json.dumps(content).encode()
+
+
+CSV, JSON = (spoil_csv, CSV_PLACE, "row"), (spoil_json, JSON_PLACE, "task")
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"), [("sudoku", CSV), ("maze", CSV), ("arc", JSON), ("kaggle", JSON)]
+)
+def test_malformed_sources(lab: Lab, capsys: Any, kind: str, how: Any) -> None:
+    spoil, named, unit = how
+    source, accepted = Source(lab.folder, kind, capsys), []
 
     @hypothesis.seed(int(os.environ.get("CHAOS_SEED", "0")))
     @hypothesis.settings(
@@ -137,77 +192,13 @@ def explore(lab: Lab, kind: str, judge: Callable[[st.DataObject], bool], unit: s
     )
     @hypothesis.given(st.data())
     def once(data: st.DataObject) -> None:
-        results.append(judge(data))
+        path = data.draw(st.sampled_from(list(source.texts)))
+        accepted.append(source.try_with(path, spoil(data, source.texts[path]), named))
 
     once()
-    number, refused = len(results), results.count(False)
+    number, refused = len(accepted), accepted.count(False)
     assert refused > 0.5 * number
     lab.tally(f"{kind}: {number} files, {refused} refused with file and {unit}", files=number)
-
-
-def spoil_text(data: st.DataObject, text: str) -> bytes:
-    """Replace, insert or remove pieces of a text, or all of it; some of its bytes are no UTF-8."""
-    if data.draw(st.integers(0, 5)) == 0:
-        return data.draw(odd_files)
-    content = text
-    for _ in range(data.draw(st.integers(1, 3))):
-        begin = data.draw(st.integers(0, len(content)))
-        end = begin + data.draw(st.sampled_from([0, 1, 1, 2, 20]))
-        new = "".join(data.draw(st.lists(characters, max_size=3)))
-        content = content[:begin] + new + content[end:]
-    return content.encode("utf-8", "surrogatepass")
-
-
-@pytest.mark.parametrize("kind", ["sudoku", "maze"])
-def test_malformed_csv(lab: Lab, capsys: Any, kind: str) -> None:
-    source = Source(lab.folder, kind, capsys)
-
-    def judge(data: st.DataObject) -> bool:
-        path = data.draw(st.sampled_from(list(source.texts)))
-        if data.draw(st.booleans()):
-            return source.try_with(path, spoil_text(data, source.texts[path]), CSV_PLACE)
-        lines = source.texts[path].splitlines()
-        number = data.draw(st.integers(1, len(lines) - 1))
-        fields = lines[number].split(",")
-        place = data.draw(st.integers(0, 3))
-        fields[place] = "".join(data.draw(st.lists(characters, max_size=20)))
-        lines[number] = ",".join(fields)
-        content = "\n".join(lines).encode("utf-8", "surrogatepass")
-        return source.try_with(path, content, CSV_PLACE)
-
-    explore(lab, kind, judge, "row")
-
-
-@pytest.mark.parametrize("kind", ["arc", "kaggle"])
-def test_malformed_tasks(lab: Lab, capsys: Any, kind: str) -> None:
-    source = Source(lab.folder, kind, capsys)
-
-    def judge(data: st.DataObject) -> bool:
-        path = data.draw(st.sampled_from(list(source.texts)))
-        if data.draw(st.integers(0, 3)) == 0:
-            return source.try_with(path, spoil_text(data, source.texts[path]), JSON_PLACE)
-        content = json.loads(source.texts[path])
-        place = content
-        for _ in range(data.draw(st.integers(0, 6))):
-            inside = place[data.draw(st.sampled_from(keys_of(place)))]
-            if not isinstance(inside, list | dict) or not inside:
-                break
-            place = inside
-        key = data.draw(st.sampled_from(keys_of(place)))
-        if data.draw(st.booleans()):
-            place[key] = data.draw(anything)
-        elif isinstance(place, dict):
-            place[data.draw(st.text(max_size=4))] = place.pop(key)
-        else:
-            place.insert(key, data.draw(anything))
-        return source.try_with(path, json.dumps(content).encode(), JSON_PLACE)
-
-    explore(lab, kind, judge, "task")
-
-
-def keys_of(place: Any) -> list[Any]:
-    """Keys of an object, indices of a list."""
-    return list(place) if isinstance(place, dict) else list(range(len(place)))
 
 
 def test_a_folder_whose_name_is_no_utf_8(lab: Lab, capsys: Any) -> None:

@@ -14,7 +14,7 @@ import pytest
 from harness import builds, mutants
 from harness.builds import build_here, contents, flags
 from harness.lab import Lab
-from harness.operations import kill_at, nth, refusing, watching
+from harness.operations import strike_at, striking, watching
 from harness.processes import Fault
 
 from dataset.format.writing import atomic_build
@@ -22,6 +22,7 @@ from runtime import files
 
 # What makes the older set another one.
 FEWER = {"sudoku": "--subsample-size=1", "maze": "--subsample-size=1", "arc": "--tasks=a"}
+NO_FSYNC = partial(mutants.take_out, "no_fsync")
 
 
 class Site:
@@ -60,24 +61,30 @@ class Site:
         if self.old:
             shutil.copytree(self._kept, self.output)
 
-    def kill(self, number: int, *faults: Fault, torn: bool = False) -> str:
+    def kill(self, number: int, *faults: Fault, kind: str = "kill") -> str:
         """Kill a build, in a process of its own, at an operation; returns the verdict."""
         self.prepare()
-        armed = [*faults, partial(kill_at, self.root, number, torn)]
+        armed = [*faults, partial(strike_at, self.root, kind, number)]
         child = self._server.run(builds.build, self.kind, *self._flags, faults=armed)
         assert child.wait() == -signal.SIGKILL, child.err
         return self.verdict()
 
-    def fail(self, number: int, error: int, *, lasting: bool) -> int:
-        """Let an operation of a build fail (see `nth`); returns the exit code."""
+    def fail(self, number: int, kind: str) -> tuple[int, str]:
+        """Let an operation of a build fail; returns the exit code and the verdict."""
         self.prepare()
-        with watching(self.root, nth(number, refusing(error), lasting=lasting)):
-            return self.build()
+        with watching(self.root, striking(kind, number)):
+            return self.build(), self.verdict()
 
     def verdict(self) -> str:
-        """Return "old", "new" or "mixed": what now lies in the place of the set."""
+        """Return "old", "new", "away" or "mixed": what now lies in the place of the set."""
         found = contents(self.output)
-        return {True: "new"}.get(found == self.new, "old" if found == self.old else "mixed")
+        known = {"new": self.new, "old": self.old, "away": {}}
+        return next((name for name, files in known.items() if files == found), "mixed")
+
+    def require_new(self) -> None:
+        """Build, and require the new set and nothing beside it."""
+        assert self.build() == 0
+        assert (self.verdict(), self.others()) == ("new", [])
 
     def others(self) -> list[str]:
         """What else lies beside the set."""
@@ -97,27 +104,26 @@ def site(request: pytest.FixtureRequest, lab: Lab) -> Site:
     return Site(lab, request.param)
 
 
-def kill_everywhere(site: Site, turn: str, *, torn: bool) -> int:
+def kill_everywhere(site: Site, turn: str, kind: str) -> int:
     """Kill a build at each operation, and require what was there up to the operation `turn` and the
     new set from then on, and a build after that to succeed; returns the number of kills.
     """
     verdicts = []
     for number in range(len(site.operations)):
-        verdicts.append(site.kill(number, mutants.no_fsync, torn=torn))
-        assert site.build() == 0
-        assert (site.verdict(), site.others()) == ("new", []), f"after a kill at {number}"
+        verdicts.append(site.kill(number, NO_FSYNC, kind=kind))
+        site.require_new()
     number_old = site.operations.index(turn) + 1
     assert verdicts == ["old"] * number_old + ["new"] * (len(verdicts) - number_old)
     return len(verdicts)
 
 
 def test_a_kill_leaves_the_old_set_or_the_new_one(lab: Lab, site: Site) -> None:
-    kills = kill_everywhere(site, "exchange", torn=True)
+    kills = kill_everywhere(site, "exchange", "tear")
     lab.tally(f"{site.kind}: {kills} kills over an older set, 0 mixed", kills=kills)
 
 
 def test_a_kill_of_a_first_build_leaves_nothing_or_the_set(lab: Lab) -> None:
-    kills = kill_everywhere(Site(lab, "arc", over_older=False), "rename", torn=False)
+    kills = kill_everywhere(Site(lab, "arc", over_older=False), "rename", "kill")
     lab.tally(f"{kills} kills of a first build, 0 halves", kills=kills)
 
 
@@ -125,22 +131,21 @@ def test_refusals_of_the_disk_leave_the_old_set(
     lab: Lab, site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     last = len(site.operations) - site.operations[::-1].index("fsync") - 1
-    for error, lasting in ((errno.ENOSPC, True), (errno.EIO, False)):
+    for kind in ("ENOSPC", "EIO"):
         for number in range(len(site.operations)):
             capsys.readouterr()
-            code, message = site.fail(number, error, lasting=lasting), capsys.readouterr().err
-            place = f"{os.strerror(error)} at operation {number}"
-            is_there = number == 0 and not lasting  # mkdir of the folder around the set
+            ended, message = site.fail(number, kind), capsys.readouterr().err
+            place = f"{kind} at operation {number}: {message}"
+            is_there = number == 0 and kind == "EIO"  # mkdir of the folder around the set
             if number <= last and not is_there:
-                assert (code, site.verdict()) == (3, "old"), place
-                assert message.startswith(f"error: {site.output}: "), message
-                assert os.strerror(error) in message
-                assert message.count("\n") == 1
+                assert ended == (3, "old"), place
+                assert message.startswith(f"error: {site.output}: "), place
+                assert os.strerror(getattr(errno, kind)) in message, place
+                assert message.count("\n") == 1, place
                 assert site.others() == [], place
             else:  # At the end only the old set is left to delete.
-                assert (code, site.verdict()) == (0, "new"), place
-    assert site.build() == 0
-    assert (site.verdict(), site.others()) == ("new", [])
+                assert ended == (0, "new"), place
+    site.require_new()
     refusals = 2 * len(site.operations)
     said = f"{site.kind}: {refusals} refusals (ENOSPC, EIO), 0 changed the old set"
     lab.tally(said, refusals=refusals, mixed_sets=0)
@@ -152,23 +157,23 @@ def test_where_two_names_cannot_be_swapped(lab: Lab) -> None:
         first = site.operations.index("exchange")
         verdicts = []
         for number in range(first, len(site.operations)):
-            site.kill(number, mutants.no_fsync, builds.no_exchange)
-            away = not site.output.exists()
+            found = site.kill(number, NO_FSYNC, builds.no_exchange)
             with pytest.raises(InterruptedError), atomic_build(site.output):
                 raise InterruptedError
-            verdicts.append("away" if away and site.verdict() == "old" else site.verdict())
+            assert site.verdict() == ("old" if found == "away" else found)
+            verdicts.append(found)
             assert site.others() == []
         swap = site.operations[first:].index("rename")
         expected = ["old"] * (swap + 1) + ["away"]
         assert verdicts == expected + ["new"] * (len(verdicts) - len(expected))
         for number in range(first, first + 6):
-            assert (site.fail(number, errno.EIO, lasting=False), site.verdict()) == (3, "old")
+            assert site.fail(number, "EIO") == (3, "old")
             assert site.others() == []
     said = f"{len(verdicts)} kills and 6 refusals without renameat2, old set put back or new one"
     lab.tally(said, kills=len(verdicts), refusals=6)
 
 
-@pytest.mark.mutant(fault=mutants.in_place)
-def test_a_build_in_place_is_noticed(lab: Lab) -> None:
+@pytest.mark.parametrize("mutant", mutants.params("in_place"))
+def test_a_build_in_place_is_noticed(lab: Lab, mutant: Fault) -> None:
     site = Site(lab, "sudoku")
-    assert "mixed" in {site.kill(number, mutants.in_place) for number in range(10, 60, 10)}
+    assert "mixed" in {site.kill(number, mutant) for number in range(10, 60, 10)}

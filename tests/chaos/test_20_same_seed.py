@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import builds, mutants
+from harness import builds
 from harness.builds import contents
 from harness.lab import Lab
 from harness.processes import IMPORTS
@@ -30,20 +30,20 @@ def run(lab: Lab, run_python: Callable[..., Any]) -> Run:
     """Build the sets and train in a process of its own, in the nth disorder; returns the folder."""
     sources = builds.write_sources(lab.folder / "sources")
 
-    def start(number: int, sets: list[str], train: list[str], mutant: str | None = None) -> Path:
-        folder = lab.folder / f"{number}"
-        build = [
-            [SETS[name][0], f"{sources}", f"{folder / name}", *SETS[name][1:]] for name in sets
-        ]
+    def start(number: int, sets: list[str], *train: str, mutant: str | None = None) -> Path:
+        folder, given = lab.folder / f"{number}", {name: SETS[name] for name in sets}
         order = {
-            **{"seed": number, "mutant": mutant, "builds": build},
+            "seed": number,
+            "mutant": mutant,
+            "builds": [
+                [kind, f"{sources}", f"{folder / name}", *flags]
+                for name, (kind, *flags) in given.items()
+            ],
             "train": [*train, f"checkpoint_path={folder / 'run'}"] if train else [],
         }
-        finished = run_python(
-            *("-m", "harness.disorder", json.dumps(order)),
-            env={**IMPORTS, "PYTHONHASHSEED": str(lab.rng.integers(2**32))},
-            timeout=120.0,
-        )
+        environment = {**IMPORTS, "PYTHONHASHSEED": str(lab.rng.integers(2**32))}
+        command = ("-m", "harness.disorder", json.dumps(order))
+        finished = run_python(*command, env=environment, timeout=120.0)
         assert finished.code == 0, finished.err
         return folder
 
@@ -51,8 +51,7 @@ def run(lab: Lab, run_python: Callable[..., Any]) -> Run:
 
 
 def test_the_same_seed_gives_the_same_bytes(lab: Lab, run: Run) -> None:
-    train = [*lab.overrides, "max_steps=8"]
-    folders = [run(number, list(SETS), train) for number in range(TRIES)]
+    folders = [run(number, list(SETS), *lab.overrides, "max_steps=8") for number in range(TRIES)]
     for name in SETS:
         built = [contents(folder / name) for folder in folders]
         assert len(built[0]) > 10
@@ -64,7 +63,10 @@ def test_the_same_seed_gives_the_same_bytes(lab: Lab, run: Run) -> None:
     lab.tally(said, builds=TRIES * len(SETS), runs=TRIES)
 
 
-@pytest.mark.parametrize("mutant", mutants.params(mutants.in_directory_order, mutants.by_hash))
-def test_what_follows_the_machine_is_noticed(run: Run, mutant: Callable[[], None]) -> None:
-    folders = [run(number, ["arc"], [], mutant.__name__) for number in range(2)]
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(n, marks=pytest.mark.mutant(n)) for n in ("in_directory_order", "by_hash")],
+)
+def test_what_follows_the_machine_is_noticed(run: Run, mutant: str) -> None:
+    folders = [run(number, ["arc"], mutant=mutant) for number in range(2)]
     assert contents(folders[0] / "arc") != contents(folders[1] / "arc")

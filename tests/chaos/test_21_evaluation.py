@@ -24,10 +24,8 @@ NUM_ROWS = 60
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a test set, with what the model says of each on its own.
-
-    inputs, labels (0 where there is none), preds: integer [N, S]. identifiers: integer [N].
-    q_halt_logits: float32 [N].
+    """Rows of a test set, with what the model says of each on its own: inputs, labels (0 where
+    there is none) and preds [N, S], identifiers and q_halt_logits [N].
     """
 
     inputs: np.ndarray
@@ -58,11 +56,10 @@ def evaluation(
     order = (evaluate, *paths, *given.split(), "num_threads=1")
     armed = dict.fromkeys(range(world_size), faults)
     require_success(*lab.server.start_ranks(world_size, *order, faults=armed))
-    fields = ("preds", "labels", "q_halt_logits")
-    saved = place / "r_outputs"
-    outputs = {
-        name: {field: np.load(saved / f"{name}__{field}.npy") for field in fields} for name in sets
-    }
+    outputs: dict[str, dict[str, np.ndarray]] = {name: {} for name in sets}
+    for path in (place / "r_outputs").glob("*.npy"):
+        name, _, field = path.stem.partition("__")
+        outputs[name][field] = np.load(path)
     return json.loads((place / "r.json").read_bytes()), outputs
 
 
@@ -142,9 +139,9 @@ def test_ranks_and_batches_change_no_prediction_and_no_count(lab: Lab, pool: Row
     lab.tally(said, evaluations=wanted, other_predictions=0, wrong_counts=0)
 
 
-@pytest.mark.mutant(fault=mutants.count_padding)
-def test_padding_that_counts_is_noticed(lab: Lab, pool: Rows) -> None:
+@pytest.mark.parametrize("mutant", mutants.params("count_padding"))
+def test_padding_that_counts_is_noticed(lab: Lab, pool: Rows, mutant: Fault) -> None:
     sets = {"some": pool.take(np.arange(6))}
     check(lab, sets, 2, 8)
     with pytest.raises(AssertionError, match="8 == 6"):
-        check(lab, sets, 2, 8, mutants.count_padding)
+        check(lab, sets, 2, 8, mutant)

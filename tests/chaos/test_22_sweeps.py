@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from harness import mutants
 from harness.lab import Lab
-from harness.processes import Child, Fault, require_success, sweep, until
+from harness.processes import Child, Fault, pretrain, require_success, until
 
 from apps.sweeps.config import OptunaConfig
 from apps.sweeps.search import open_study
@@ -24,7 +24,7 @@ SEARCHES, ROUNDS = 4, 3
 
 def start(lab: Lab, name: str, *more: str, faults: Sequence[Fault] = ()) -> Child:
     own = (f"hydra.sweep.dir={lab.folder}", f"sweep_name={name}", "logger=jsonl")
-    return lab.server.start(sweep, *lab.overrides, *own, *more, faults=faults)
+    return lab.server.start(pretrain, "-m", *lab.overrides, *own, *more, faults=faults)
 
 
 def at_work(child: Child) -> list[int]:
@@ -89,9 +89,9 @@ def test_kills_of_sweeps_change_no_bit(lab: Lab) -> None:
     lab.tally(said, kills=kills, wrong_ends=0)
 
 
-@pytest.mark.mutant(fault=mutants.forget_finished_jobs)
-def test_a_sweep_that_forgets_is_noticed(lab: Lab) -> None:
-    started = [start(lab, "again", "max_steps=3", faults=[mutants.forget_finished_jobs])]
+@pytest.mark.parametrize("mutant", mutants.params("forget_finished_jobs"))
+def test_a_sweep_that_forgets_is_noticed(lab: Lab, mutant: Fault) -> None:
+    started = [start(lab, "again", "max_steps=3", faults=[mutant])]
     started[0].wait()
     started.append(start(lab, "again", "max_steps=3"))
     started[1].wait()
@@ -121,10 +121,10 @@ def test_searches_that_begin_at_once_share_a_new_database(lab: Lab) -> None:
     lab.tally(f"{SEARCHES} searches that create a database at once, {ROUNDS} times: all proceeded")
 
 
-@pytest.mark.mutant(fault=mutants.open_storage_once)
-def test_a_database_that_is_opened_once_is_noticed(lab: Lab) -> None:
+@pytest.mark.parametrize("mutant", mutants.params("open_storage_once"))
+def test_a_database_that_is_opened_once_is_noticed(lab: Lab, mutant: Fault) -> None:
     with pytest.raises(AssertionError, match=r"storage=sqlite|not within"):
-        search_at_once(lab, mutants.open_storage_once)
+        search_at_once(lab, mutant)
 
 
 def search_past_a_failure(lab: Lab, *faults: Fault) -> None:
@@ -144,7 +144,7 @@ def test_a_trial_goes_on_when_what_it_failed_of_has_passed(lab: Lab) -> None:
     lab.tally("a trial whose folder could not be created at first: tried again")
 
 
-@pytest.mark.mutant(fault=mutants.give_up_at_once)
-def test_a_trial_that_is_given_up_at_once_is_noticed(lab: Lab) -> None:
+@pytest.mark.parametrize("mutant", mutants.params("give_up_at_once"))
+def test_a_trial_that_is_given_up_at_once_is_noticed(lab: Lab, mutant: Fault) -> None:
     with pytest.raises(AssertionError, match="failed with exit code 2"):
-        search_past_a_failure(lab, mutants.give_up_at_once)
+        search_past_a_failure(lab, mutant)

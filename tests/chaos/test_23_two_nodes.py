@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from harness import mutants
 from harness.lab import Lab
 from harness.nodes import Node, two_nodes
 from harness.processes import IMPORTS, ROOT, until
@@ -28,10 +27,8 @@ PLACE = r"in [a-z_ ]+, (step|saving step) \d+"
 
 @dataclass
 class Run:
-    """A run on two nodes whose ranks stop at some steps until they are told to go on.
-
-    Attributes:
-        folder: where they say that they are there, and are told.
+    """A run on two nodes whose ranks stop at some steps until they are told to go on, in the
+    folder.
     """
 
     folder: Path
@@ -97,9 +94,9 @@ def start(lab: Lab, clean_environment: Mapping[str, str]) -> Iterator[Start]:
                 nodes = stack.enter_context(two_nodes(folder))
             except (OSError, subprocess.CalledProcessError) as error:
                 pytest.skip(f"no two nodes with a link here: {error}")
-            trained = (str(folder), ",".join(map(str, steps)), mutant, *lab.settings(name))
-            options = (f"--max-restarts={restarts}", "--module", "harness.nodes")
-            command = (*launch.split(), *options, *trained, "resume=auto", *settings)
+            stops = ("harness.stops", str(folder), "wait", ",".join(map(str, steps)), mutant)
+            options = (f"--max-restarts={restarts}", "--module", *stops)
+            command = (*launch.split(), *options, *lab.settings(name), "resume=auto", *settings)
             return Run(folder, nodes, [node.start(*command, env=environment) for node in nodes])
 
         yield begin
@@ -144,28 +141,20 @@ def test_a_run_outlives_what_happens_to_its_link(lab: Lab, start: Start) -> None
 
 
 class Fault(NamedTuple):
-    """What happens to a node, for longer than a rank waits.
-
-    Attributes:
-        code: what its launcher ends with.
-        mend: lets the node end that cannot end otherwise.
-        both: whether its rank waits in vain too.
+    """What happens to a node, for longer than a rank waits; what lets it end then; what its
+    launcher ends with; whether its rank waits in vain too.
     """
 
     strike: Callable[[Node], None]
-    code: int
-    mend: Callable[[Node], None] = lambda node: None
+    mend: Callable[[Node], None]
+    code: int = EXIT_RANK
     both: bool = False
 
 
 FAULTS = {
-    "the link down": Fault(
-        lambda node: node.link("down"), EXIT_RANK, lambda node: node.link("up"), both=True
-    ),
-    "a node frozen": Fault(
-        lambda node: node.signal("STOP"), EXIT_RANK, lambda node: node.signal("CONT")
-    ),
-    "a node killed": Fault(lambda node: node.signal("KILL"), -signal.SIGKILL),
+    "the link down": Fault(lambda n: n.link("down"), lambda n: n.link("up"), both=True),
+    "a node frozen": Fault(lambda n: n.signal("STOP"), lambda n: n.signal("CONT")),
+    "a node killed": Fault(lambda n: n.signal("KILL"), lambda n: None, -signal.SIGKILL),
 }
 
 
@@ -194,9 +183,9 @@ def test_what_does_not_come_back_is_named_and_the_run_resumes(
     lab.tally(f"{name}: {limit}", named=len(sides))
 
 
-@pytest.mark.mutant(fault=mutants.forget_hosts)
+@pytest.mark.mutant("forget_hosts")
 def test_a_host_that_is_not_named_is_noticed(start: Start) -> None:
-    run = start("run", [9], mutant=mutants.forget_hosts.__name__)
+    run = start("run", [9], mutant="forget_hosts")
     with run.stop(9) as pids:
         run.nodes[1].signal("KILL", pids[1])
     with pytest.raises(AssertionError, match="(?s)not named: .*rank 1 has died"):

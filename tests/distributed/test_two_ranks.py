@@ -1,4 +1,7 @@
-"""Two ranks with gloo train and measure as one does; with `reduction=exact`, in the same bits."""
+"""Two ranks with gloo train and measure as one does; with `reduction=exact`, in the same bits.
+
+What kills, moves between ranks and numbers that are not finite may not change is in tests/chaos.
+"""
 
 import os
 import shutil
@@ -30,20 +33,10 @@ def settings(tiny_settings: list[str], tasks_data: Path, train: Train, tmp_path:
     weights = load_tensors(tmp_path / "start" / "step_1" / "model.safetensors")
     weights["model.inner.q_head.bias"] = torch.tensor([2.0, -2.0])
     torch.save(weights, tmp_path / "eager")
-    return [
-        *common,
-        f"load_checkpoint={tmp_path / 'eager'}",
-        "epochs=24",
-        "eval_interval=12",
-        "eval_batch_size=10",
-        "lr=1e-3",
-        "puzzle_emb_lr=1e-2",
-        "arch.halt_max_steps=4",
-        "arch.halt_exploration_prob=0.5",
-        "checkpoint_interval=10",
-        "diagnose_interval=5",
-        "keep_last=99",
-    ]
+    more = """epochs=24 eval_interval=12 eval_batch_size=10 lr=1e-3 puzzle_emb_lr=1e-2
+        arch.halt_max_steps=4 arch.halt_exploration_prob=0.5 checkpoint_interval=10
+        diagnose_interval=5 keep_last=99"""
+    return [*common, f"load_checkpoint={tmp_path / 'eager'}", *more.split()]
 
 
 @pytest.fixture
@@ -130,47 +123,16 @@ def test_two_ranks_go_on_where_one_has_saved(settings: list[str], run: Any) -> N
     assert_close(one, moved, since=8)
 
 
-@pytest.mark.slow
-def test_two_ranks_go_on_in_the_same_bits(settings: list[str], run: Any) -> None:
-    whole, _ = run("whole", settings, ranks=2)
-    for stop in (1, 10, 13):
-        run("parts", settings, f"max_steps={stop}", ranks=2)
-    parts, _ = run("parts", settings, ranks=2)
-    assert parts.digest() == whole.digest()
-
-
 # reduction=exact
 
 
 @pytest.fixture
 def exact_settings(settings: list[str]) -> list[str]:
     """The same run, with dropout and an average, and with evaluations that do not fill."""
-    return [
-        *settings,
-        "reduction=exact",
-        "heads=tied",
-        "arch.heads.lm.dropout=0.2",
-        "ema=true",
-        "ema_rate=0.8",
-        "eval_batch_size=12",
-        "load_checkpoint=null",
-        "arch.heads.q.init_bias=0.0",
-        "arch.heads.q.init_std=1.0",
-    ]
-
-
-@pytest.mark.slow
-def test_exact_reduction_gives_two_ranks_the_bits_of_one(exact_settings: Any, run: Any) -> None:
-    one, _ = run("one", exact_settings)
-    run("two", exact_settings, "max_steps=13", ranks=2)
-    # One rank goes on where two have stopped.
-    two, _ = run("two", exact_settings)
-    assert two.state(13)["environment"]["world_size"] == 2
-    assert len(one.eval_records) == 2
-    assert any("diagnose/entropy" in record for record in one.records)
-    assert len({record["train/count"] for record in one.train_records}) > 3
-    assert two.digest() == one.digest()
-    assert two.digest(10) | {"metrics.jsonl": ""} == one.digest(10) | {"metrics.jsonl": ""}
+    more = """reduction=exact heads=tied arch.heads.lm.dropout=0.2 ema=true ema_rate=0.8
+        eval_batch_size=12 load_checkpoint=null arch.heads.q.init_bias=0.0
+        arch.heads.q.init_std=1.0"""
+    return [*settings, *more.split()]
 
 
 @pytest.mark.slow
@@ -211,37 +173,12 @@ def test_candidate_sets_are_the_same_on_two_ranks(tiny_settings: list[str], run:
 
 
 @pytest.mark.slow
-def test_exact_reduction_gives_four_ranks_the_bits_of_one(exact_settings: Any, run: Any) -> None:
-    one, _ = run("one", exact_settings)
-    four, _ = run("four", exact_settings, ranks=4)
-    assert four.digest() == one.digest()
-    for ranks, stop in ((4, 5), (1, 11), (2, 14)):
-        _, said = run("moved", exact_settings, f"max_steps={stop}", ranks=ranks)
-        assert ranks == 1 or stop == 5 or "resumed exactly from" in said[0]
-    moved, _ = run("moved", exact_settings, ranks=4)
-    assert moved.digest() == one.digest()
-
-
-@pytest.mark.slow
 def test_ranks_drop_other_cells(settings: list[str], run: Any) -> None:
     dropout = ["heads=tied", "arch.heads.lm.dropout=0.2", "load_checkpoint=null", "max_steps=2"]
     two, _ = run("two", settings, *dropout, ranks=2)
     states = load_tensors(two.folder / "step_2" / "rng.safetensors")
     assert states.keys() == {"rank0.cpu", "rank1.cpu"}
     assert not torch.equal(states["rank0.cpu"], states["rank1.cpu"])
-
-
-@pytest.mark.slow
-def test_a_number_that_is_not_finite_stops_both_ranks(
-    settings: list[str], start_ranks: Any, files_of: Any, tmp_path: Path
-) -> None:
-    lines = []
-    for process in start_ranks(*[["pretrain.py", *settings, "lr=1e38"]] * 2):
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 5, err
-        lines.append(err.splitlines()[-1])
-    assert lines[0].partition(":")[2].split()[:2] == lines[1].partition(":")[2].split()[:2]
-    assert files_of(tmp_path / "run").steps == []
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def build_eager_model(config: Any, facts: Any) -> Any:
 
 
 # The others are slow tests.
-QUICK = ("float32", "puzzle embedding", "adamw in groups", "trm with an average", "candidates")
+QUICK = ("float32", "puzzle embedding", "candidates")
 
 
 @pytest.fixture(

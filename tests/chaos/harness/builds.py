@@ -77,13 +77,16 @@ def warm_up() -> None:
             assert build_here(kind, *flags(kind, sources, Path(folder) / kind)) == 0
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """Return every file below a folder by its relative path; empty where there is no folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
-# Faults
+def contents(folder: Path, *, folders: bool = False) -> dict[str, bytes | None]:
+    """Return every file below a folder by its relative path, and perhaps None for each folder;
+    nothing where there is no folder.
+    """
+    found = {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+    return {
+        path.relative_to(folder).as_posix(): content
+        for path, content in sorted(found.items())
+        if folders or content is not None
+    }
 
 
 def no_exchange() -> None:
@@ -100,6 +103,4 @@ def cached_downloads(folder: Path) -> None:
         path.write_text("source,question,answer,rating\n")
         return str(path)
 
-    module = types.ModuleType("huggingface_hub")
-    vars(module).update(hf_hub_download=download)
-    sys.modules["huggingface_hub"] = module
+    sys.modules["huggingface_hub"] = types.SimpleNamespace(hf_hub_download=download)

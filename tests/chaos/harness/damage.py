@@ -1,6 +1,7 @@
 """Damage to files of checkpoints and data sets. Each changes what is in the file."""
 
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,11 @@ def swap(path: Path, rng: Rng) -> None:
     files = sorted(file for file in path.parent.parent.rglob("*") if file.is_file())
     others = [file for file in files if file.read_bytes() != whole]
     shutil.copy(others[rng.integers(len(others))], path)
+
+
+def npy(header: str, data: bytes = b"") -> bytes:
+    """Return a .npy file with this header, whatever it says."""
+    return b"\x93NUMPY\x02\x00" + struct.pack("<I", len(header)) + header.encode() + data
 
 
 ANYWHERE = (flip, cut, empty, lengthen, wipe, lose, swap)

@@ -2,8 +2,11 @@
 
     python -m harness.data_damage '{"seed": [0], "cases": 500, "folder": FOLDER, "mutant": null}'
 
-prints what became of the cases as JSON (`Account`). Its address space is bounded, so that nothing
-can be allocated that the files do not justify.
+prints as JSON what became of the cases: how many were `noticed` (a DatasetError that names a file
+of the set) and how many of these `named` the damaged file itself; `untouched` (nothing that is read
+has changed); without a manifest `valid` data again, read to their end; with one `silent` (list);
+any other end is `wrong` (list). `torch`: whether it was loaded. The address space is bounded, so
+that nothing can be allocated that the files do not justify.
 """
 
 import contextlib
@@ -13,18 +16,17 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from numpy.lib import format as npy_format
 
 import pretrain
 from dataset.format.layout import MANIFEST_NAME, METADATA_NAME
 from harness import builds, mutants
-from harness.damage import ANYWHERE, Rng
+from harness.damage import ANYWHERE, Rng, npy
 from harness.mounts import limit_memory
-from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
+from puzzle_dataset import EvalBatches, TrainBatches
 from runtime.errors import DatasetError
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
@@ -40,21 +42,6 @@ SETS = {
 _SPARE_BYTES = 256 * 2**20
 
 
-class Account(TypedDict):
-    """What became of the cases; `torch`: whether it was loaded."""
-
-    noticed: int  # Ended in a DatasetError that names a file of the set.
-    named: int  # Of these, how many named the damaged file itself.
-    untouched: int  # The damage changed nothing that is read (a manifest that is gone, say).
-    valid: int  # Without a manifest, what was left is a valid data set, and was read to its end.
-    silent: list[str]  # With a manifest, accepted although a file had changed.
-    wrong: list[str]  # Any other end.
-    torch: bool
-
-
-# Damage
-
-
 def huge_shape(path: Path, rng: Rng) -> None:
     """Let the header claim more than there is, or what no machine has."""
     side = int(rng.choice([2**31 - 1, 2**40, 2**63 - 1]))
@@ -64,12 +51,10 @@ def huge_shape(path: Path, rng: Rng) -> None:
 
 def odd_header(path: Path, rng: Rng) -> None:
     """Let the header say something else."""
-    entries = {
-        "descr": ["|O", "<f8", "|b1", "<U4", "<i16", [("a", "<i4")], 16**4000, None],
-        "shape": [-1, (-1,), (2.0,), None, "12", (True,), ()],
-    }
-    name = ("descr", "shape")[rng.integers(2)]
-    _write_header(path, {name: entries[name][rng.integers(len(entries[name]))]})
+    descr = ["|O", "<f8", "|b1", "<U4", "<i16", [("a", "<i4")], 16**4000, None]
+    shape = [-1, (-1,), (2.0,), None, "12", (True,), ()]
+    entries = [{"descr": each} for each in descr] + [{"shape": each} for each in shape]
+    _write_header(path, entries[rng.integers(len(entries))])
 
 
 def other_dtype(path: Path, rng: Rng) -> None:
@@ -145,8 +130,7 @@ def _write_header(path: Path, changes: Mapping[str, Any]) -> None:
     entries = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape, **changes}
     # repr of larger integers is refused.
     text = "{" + ", ".join(f"{key!r}: {_literal(value)}" for key, value in entries.items()) + "}\n"
-    begin = npy_format.magic(2, 0) + len(text).to_bytes(4, "little")
-    path.write_bytes(begin + text.encode() + array.tobytes())
+    path.write_bytes(npy(text, array.tobytes()))
 
 
 def _literal(value: Any) -> str:
@@ -155,59 +139,40 @@ def _literal(value: Any) -> str:
     return hex(value) if isinstance(value, int) and abs(value) > 2**64 else repr(value)
 
 
-# Opening
-
-
-class _Opened(Exception):
-    """Here the run would load torch; holds its sets."""
-
-
-def _stop(config: Any, *sets_and_more: Any) -> None:
-    raise _Opened(*sets_and_more[:2])
-
-
-def open_as_a_run(config: TrainConfig) -> tuple[Any, ...]:
-    """Call `pretrain.main` up to where it loads torch, with a configuration composed before;
-    returns the training and the test set.
-    """
-    pretrain.load_config = lambda *arguments: config
-    pretrain.train = _stop
-    try:
-        pretrain.main([])
-    except _Opened as opened:
-        return opened.args
-    raise AssertionError("pretrain.main has not trained")
-
-
-def read_all(train_set: PuzzleDataset, test_set: PuzzleDataset | None) -> None:
-    """Read an iteration of training batches, and all test batches."""
-    list(TrainBatches(train_set, seed=0, global_batch_size=2, epochs_per_iter=1).iterate(0))
-    if test_set is not None:
-        list(EvalBatches(test_set, global_batch_size=2))
-
-
-# Cases
-
-
 class Target:
     """A data set that is damaged and mended again and again."""
 
     def __init__(self, folder: Path, name: str, *, has_manifest: bool) -> None:
         kind, flags, settings = SETS[name]
         self.name = name if has_manifest else f"{name}, no manifest"
-        self.root, self.kept = folder / self.name / "set", folder / f"{self.name}, kept"
+        self.root, kept = folder / self.name / "set", folder / f"{self.name}, kept"
         sources = builds.write_sources(folder / self.name / "sources")
-        assert builds.build_here(kind, *builds.flags(kind, sources, self.kept, *flags)) == 0
+        assert builds.build_here(kind, *builds.flags(kind, sources, kept, *flags)) == 0
         if not has_manifest:
-            (self.kept / MANIFEST_NAME).unlink()
+            (kept / MANIFEST_NAME).unlink()
             if kind == "sudoku":  # As some published sets are stored.
-                for path in self.kept.glob("*/all__[il]*.npy"):
+                for path in kept.glob("*/all__[il]*.npy"):
                     np.save(path, _load(path).astype(np.int64))
         given = [f"data_path='{self.root}'", "global_batch_size=2", "logger.name=jsonl", *settings]
         self.config = load_config(TrainConfig, "cfg_pretrain", given)
-        shutil.copytree(self.kept, self.root)
+        shutil.copytree(kept, self.root)
         self.whole = builds.contents(self.root)
-        read_all(*open_as_a_run(self.config))
+        self.read(*self.open())
+
+    def open(self) -> tuple[Any, ...]:
+        """Open it as a run does; returns the training and the test set."""
+        with (
+            patch("pretrain.load_config", return_value=self.config),
+            patch("pretrain.train") as train,
+        ):
+            pretrain.main([])
+        return train.call_args.args[1:3]
+
+    def read(self, train_set: Any, test_set: Any) -> None:
+        """Read an iteration of training batches, and all test batches."""
+        list(TrainBatches(train_set, seed=0, global_batch_size=2, epochs_per_iter=1).iterate(0))
+        if test_set is not None:
+            list(EvalBatches(test_set, global_batch_size=2))
 
     def mend(self) -> None:
         """Put back what `damage` has changed."""
@@ -226,14 +191,14 @@ class Target:
             return False
         return bool(is_same) and now == whole
 
-    def try_once(self, rng: Rng, account: Account) -> None:
+    def try_once(self, rng: Rng, account: dict[str, Any]) -> None:
         """One case."""
         what, path = damage(self.root, rng)
         case, doing = f"{self.name}: {what} {path.relative_to(self.root)}", "opened"
         try:
-            opened = open_as_a_run(self.config)
+            opened = self.open()
             doing = "read"
-            read_all(*opened)
+            self.read(*opened)
         except BaseException as error:
             line = str(error)
             is_plain = str(self.root) in line and "\n" not in line
@@ -252,23 +217,20 @@ class Target:
         self.mend()
 
 
-def main(order: dict[str, Any]) -> Account:
+def main(order: dict[str, Any]) -> dict[str, Any]:
     """Damage, `cases` times, one set after the other; see above."""
     if order["mutant"] is not None:
-        getattr(mutants, order["mutant"])()
+        mutants.take_out(order["mutant"])
     folder, rng = Path(order["folder"]), np.random.default_rng(order["seed"])
     with contextlib.redirect_stdout(io.StringIO()):
         kinds = [(name, has_manifest) for name in SETS for has_manifest in (True, False)]
         targets = [Target(folder, name, has_manifest=known) for name, known in kinds]
     limit_memory(_SPARE_BYTES)
-    account = Account(noticed=0, named=0, untouched=0, valid=0, silent=[], wrong=[], torch=False)
+    account: dict[str, Any] = dict.fromkeys(("noticed", "named", "untouched", "valid"), 0)
+    account |= {"silent": [], "wrong": []}
     for number in range(order["cases"]):
         targets[number % len(targets)].try_once(rng, account)
-    account["torch"] = "torch" in sys.modules
-    return account
-
-
-# Faults
+    return account | {"torch": "torch" in sys.modules}
 
 
 def no_model() -> None:

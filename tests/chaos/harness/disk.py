@@ -13,9 +13,12 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from harness.operations import Operation, watch
+
+# A folder's content: files by path, and None for each folder.
+Tree = dict[str, bytes | None]
 
 
 def record_to(root: Path, record: Path) -> None:
@@ -26,27 +29,26 @@ def record_to(root: Path, record: Path) -> None:
 
     numbers, save = itertools.count(), Trainer.save
 
-    def note(name: str, *paths: Path | None, **more: Any) -> None:
-        path, other = (None if path is None else os.path.relpath(path, root) for path in paths)
+    def note(**line: Any) -> None:
         with (record / "operations.jsonl").open("a") as file:
-            file.write(json.dumps({"name": name, "path": path, "other": other, **more}) + "\n")
+            file.write(json.dumps(line) + "\n")
 
     def before(operation: Operation) -> None:
-        path, more = operation.path, {}
+        path, other = operation.path, operation.other
+        line = {"name": operation.name, "path": os.path.relpath(path, root)}
+        if other is not None:
+            line["other"] = os.path.relpath(other, root)
         if operation.name in ("fsync", "close") and path.is_file():
-            more["content"] = f"content-{next(numbers)}"
-            (record / more["content"]).write_bytes(path.read_bytes())
-        note(operation.name, path, operation.other, **more)
+            line["content"] = f"content-{next(numbers)}"
+            (record / line["content"]).write_bytes(path.read_bytes())
+        note(**line)
 
     def save_and_tell(trainer: Any, **options: Any) -> None:
         save(trainer, **options)
-        note("saved", None, None, step=trainer.progress.step)
+        note(name="saved", step=trainer.progress.step)
 
     watch(root, before)
     Trainer.save = save_and_tell
-
-
-Tree = dict[str, Any]  # Of an image: bytes for a file, a tree for a folder.
 
 
 @dataclass
@@ -56,15 +58,14 @@ class _File:
     safe: bytes = b""
     written: bytes | None = None
 
-    def contents(self, choose: "_Choose") -> list[bytes]:
+    def contents(self, choose: "_Choose") -> list[Tree]:
         if self.written is None:
-            return [self.safe]
+            return [{"": self.safe}]
         kept = self.safe if self.written.startswith(self.safe) else b""
         half = self.written[: (len(kept) + len(self.written)) // 2]
-        return list(dict.fromkeys([self.written, self.safe, kept, half]))
+        return [{"": each} for each in dict.fromkeys([self.written, self.safe, kept, half])]
 
 
-_Entries = dict[str, "_File | _Folder"]
 _Change = dict[str, "_File | _Folder | None"]
 _Choose = Callable[[list[_Change]], Iterator[list[_Change]]]
 
@@ -73,8 +74,8 @@ _Choose = Callable[[list[_Change]], Iterator[list[_Change]]]
 class _Folder:
     """What it holds by the latest changes, what it holds safely, and the changes in between."""
 
-    now: _Entries = field(default_factory=dict)
-    safe: _Entries = field(default_factory=dict)
+    now: dict[str, "_File | _Folder"] = field(default_factory=dict)
+    safe: dict[str, "_File | _Folder"] = field(default_factory=dict)
     pending: list[_Change] = field(default_factory=list)
 
     def change(self, change: _Change) -> None:
@@ -89,69 +90,54 @@ class _Folder:
         for choice in choose(self.pending):
             entries = _changed(self.safe, choice)
             for picked in _picks([entry.contents(choose) for entry in entries.values()]):
-                tree = dict(zip(entries, picked, strict=True))
-                found.setdefault(_frozen(tree), tree)
+                tree: Tree = {"": None}
+                for name, below in zip(entries, picked, strict=True):
+                    tree |= {f"{name}/{path}".strip("/"): file for path, file in below.items()}
+                found.setdefault(frozenset(tree.items()), tree)
         return list(found.values())
 
 
-def _changed(entries: _Entries, changes: list[_Change]) -> _Entries:
-    every: _Change = dict(entries)
+def _changed(entries: dict[str, Any], changes: list[_Change]) -> dict[str, Any]:
+    every = dict(entries)
     for change in changes:
         every |= change
     return {name: entry for name, entry in every.items() if entry is not None}
 
 
-class Image(NamedTuple):
-    """One thing that the disk may hold.
-
-    Attributes:
-        tree: the folder's content.
-        saved: the last step that was reported as saved, None before the first.
-        after: the operation behind which the power went out.
-    """
-
-    tree: Tree
-    saved: int | None
-    after: str
-
-
-def images(record: Path, *, any_choice: bool = False) -> Iterator[Image]:
-    """Yield the images after each operation of a record (see `record_to`), without repeating one.
+def images(record: Path, *, any_choice: bool = False) -> Iterator[tuple[Tree, int | None, str]]:
+    """Yield what the disk may hold after each operation of a record (see `record_to`), each image
+    once, with the last step that was reported as saved (None before the first) and the operation
+    behind which the power went out.
 
     Args:
         any_choice: of the changes that are not safe, instead of those that `_choices` names.
     """
     choose = _any_choice if any_choice else _choices
     root, saved, seen = _Folder(), None, set[Any]()
-    for operation in _moments(record):
-        if operation["name"] == "saved":
-            saved = operation["step"]
-        else:
-            _play(root, operation, record)
-        for tree in root.contents(choose):
-            key = (_frozen(tree), saved)
-            if key not in seen:
-                seen.add(key)
-                yield Image(tree, saved, f"{operation['name']} {operation['path']}")
-
-
-def _moments(record: Path) -> Iterator[dict[str, Any]]:
-    """Yield the operations; a file that is to be flushed has first been written."""
     for line in (record / "operations.jsonl").read_text().splitlines():
         operation = json.loads(line)
-        if operation["name"] == "fsync" and "content" in operation:
-            yield operation | {"name": "close"}
-        yield operation
+        moments = [operation]
+        if operation["name"] == "saved":
+            saved = operation["step"]
+        elif operation["name"] == "fsync" and "content" in operation:
+            moments.insert(0, operation | {"name": "close"})  # It has first been written.
+        for moment in moments:
+            _play(root, moment, record)
+            for tree in root.contents(choose):
+                key = (frozenset(tree.items()), saved)
+                if key not in seen:
+                    seen.add(key)
+                    yield tree, saved, f"{moment['name']} {moment.get('path')}"
 
 
 def _play(root: _Folder, operation: dict[str, Any], record: Path) -> None:
     """Do to the model what was done to the folder."""
-    kind = operation["name"]
-    if operation["path"] == ".":
+    kind, path = operation["name"], operation.get("path", ".")
+    if path == ".":
         if kind == "fsync":
             root.flush()
         return
-    folder, name = _parent(root, operation["path"])
+    folder, name = _parent(root, path)
     here = folder.now.get(name)
     if kind == "mkdir":
         folder.change({name: _Folder()})
@@ -182,7 +168,7 @@ def _parent(root: _Folder, path: str) -> tuple[_Folder, str]:
 
 
 def _choices(pending: list[_Change]) -> Iterator[list[_Change]]:
-    """Yield choices of changes that came through: all, none, the first ones, all but one, one."""
+    """Yield choices of changes that came through: all, the first ones, all but one, one."""
     yield pending
     for number in range(len(pending)):
         yield pending[:number]
@@ -196,7 +182,7 @@ def _any_choice(pending: list[_Change]) -> Iterator[list[_Change]]:
         yield list(itertools.compress(pending, through))
 
 
-def _picks(options: list[list[Any]]) -> Iterator[tuple[Any, ...]]:
+def _picks(options: list[list[Tree]]) -> Iterator[tuple[Tree, ...]]:
     """Yield one of each: all the first, all the last, each other one with the first of the rest."""
     first = [values[0] for values in options]
     yield tuple(first)
@@ -207,17 +193,9 @@ def _picks(options: list[list[Any]]) -> Iterator[tuple[Any, ...]]:
 
 
 def put(tree: Tree, folder: Path) -> None:
-    """Write the content of an image into a new folder."""
-    folder.mkdir()
-    for name, content in tree.items():
-        if isinstance(content, bytes):
-            (folder / name).write_bytes(content)
+    """Write an image into a new folder."""
+    for path, content in tree.items():
+        if content is None:
+            (folder / path).mkdir()
         else:
-            put(content, folder / name)
-
-
-def _frozen(tree: Tree) -> Any:
-    return tuple(
-        (name, content if isinstance(content, bytes) else _frozen(content))
-        for name, content in sorted(tree.items())
-    )
+            (folder / path).write_bytes(content)

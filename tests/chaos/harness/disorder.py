@@ -9,7 +9,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from harness import builds, mutants
@@ -29,25 +29,24 @@ def disorder(seed: int) -> None:
     """Let all folders list their entries backwards (seed 0) or shuffled."""
     listdir, scandir = os.listdir, os.scandir
 
-    def moved(entries: Iterable[Any], name: Callable[[Any], str]) -> list[Any]:
-        backwards = sorted(entries, key=name, reverse=True)
+    def moved(entries: Any) -> list[Any]:
+        backwards = sorted(entries, key=lambda e: os.fsdecode(getattr(e, "name", e)), reverse=True)
         if seed:
             random.Random(seed).shuffle(backwards)
         return backwards
 
     def scan(path: Any = ".") -> _Entries:
         with scandir(path) as entries:
-            ours = moved(entries, lambda entry: os.fsdecode(entry.name))
-        return _Entries(entry for entry in ours)
+            return _Entries(entry for entry in moved(entries))
 
-    os.listdir, os.scandir = lambda path=".": moved(listdir(path), os.fsdecode), scan
+    os.listdir, os.scandir = lambda path=".": moved(listdir(path)), scan
 
 
 def main(order: dict[str, Any]) -> None:
     """Do what the order says; see above."""
     disorder(order["seed"])
     if order["mutant"] is not None:
-        getattr(mutants, order["mutant"])()
+        mutants.take_out(order["mutant"])
     for kind, *arguments in order["builds"]:
         assert builds.build_here(kind, *builds.flags(kind, *arguments)) == 0
     if order["train"]:

@@ -1,4 +1,6 @@
-"""Files that a stranger might send, and where they are put."""
+"""Files that a stranger might send. What they would execute is `touch canary`, in the folder in
+which the process works.
+"""
 
 import io
 import json
@@ -6,83 +8,52 @@ import os
 import pickle
 import struct
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
+from harness.damage import npy
 from runtime.files import sha256
-
-
-class Place(NamedTuple):
-    """Where a payload is put: copies of published weights, of a checkpoint of ours, and of their
-    data; and the file `canary` that must not come into being.
-    """
-
-    folder: Path
-
-    @property
-    def canary(self) -> Path:
-        return self.folder / "canary"
-
-    @property
-    def published(self) -> Path:
-        return self.folder / "published" / "step_7"
-
-    @property
-    def own(self) -> Path:
-        return self.folder / "own" / "step_7"
-
-    @property
-    def data(self) -> Path:
-        return self.folder / "data"
-
-    def settings(self, weights: Path) -> tuple[str, ...]:
-        """The overrides of an evaluation."""
-        given = (f"checkpoint={weights}", "device=cpu", "num_threads=1", "evaluators=[]")
-        return (*given, f"data_path={self.data}", f"output={self.folder / 'result.json'}")
-
-    def run_settings(self) -> tuple[str, ...]:
-        """The overrides of a run."""
-        given = "global_batch_size=2 epochs=2 eval_interval=2 logger=jsonl evaluators=[] device=cpu"
-        return (*given.split(), f"data_path={self.data}", f"checkpoint_path={self.folder / 'run'}")
-
-
-# Pickles
 
 
 class Calls:
     """An object whose pickle calls `function(*arguments)` when it is read."""
 
-    def __init__(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        self._call = function, arguments
+    def __init__(self, *call: Any) -> None:
+        self._function, *self._arguments = call
 
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
-        return self._call
-
-
-def touches(canary: Path) -> Calls:
-    """What creates the canary by a command."""
-    return Calls(os.system, (f"touch '{canary}'",))
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._function, tuple(self._arguments)
 
 
-def archive_of(content: bytes, *, storages: dict[str, bytes], deflated: bool = False) -> bytes:
-    """Return an archive as torch writes it, with a pickle and storages of one's own."""
+TOUCHES = Calls(os.system, "touch canary")
+EVALUATES = Calls(eval, "open('canary', 'w').close()")
+
+
+def saved(content: Any, **how: Any) -> bytes:
+    """Return what torch.save writes."""
+    file = io.BytesIO()
+    torch.save(content, file, **how)
+    return file.getvalue()
+
+
+def archive_of(content: bytes, storage: bytes = b"", *, deflated: bool = False) -> bytes:
+    """Return an archive as torch writes it, with a pickle and a storage of one's own."""
     file = io.BytesIO()
     kind = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
     with zipfile.ZipFile(file, "w", kind) as archive:
         archive.writestr("x/data.pkl", content)
         archive.writestr("x/byteorder", "little")
-        for name, data in storages.items():
-            archive.writestr(f"x/data/{name}", data)
+        archive.writestr("x/data/0", storage)
         archive.writestr("x/version", "3\n")
     return file.getvalue()
 
 
-def slow_to_hash() -> bytes:
-    """Return operations that put a tuple on the stack which takes 2**64 steps to hash: it and each
-    of those in it, 64 levels deep, has the next one twice.
-    """
-    return b"K\x01q\x00" + b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(64))
+# A dict whose key is a tuple that takes 2**64 steps to hash: it and each of those in it, 64 levels
+# deep, has the next one twice.
+_TUPLES = b"K\x01q\x00" + b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(64))
+SLOW_KEY = archive_of(b"\x80\x02}" + _TUPLES + b"K\x01s.")
 
 
 class _Storage(NamedTuple):
@@ -95,17 +66,12 @@ class _StatePickler(pickle._Pickler):  # in Python: its persistent_id may return
 
 
 def tensor_of(key: str, shape: tuple[int, ...], stride: tuple[int, ...], numel: int) -> bytes:
-    """Return the pickle of a state dict {key: tensor} whose storage claims `numel` floats."""
-    import torch
-
+    """Return the archive of a state dict {key: tensor} whose storage claims `numel` floats."""
     storage = _Storage(("storage", torch.FloatStorage, "0", "cpu", numel))
     claim = (storage, 0, shape, stride, False, {})
     file = io.BytesIO()
-    _StatePickler(file, 2).dump({key: Calls(torch._utils._rebuild_tensor_v2, claim)})
-    return file.getvalue()
-
-
-# Other files
+    _StatePickler(file, 2).dump({key: Calls(torch._utils._rebuild_tensor_v2, *claim)})
+    return archive_of(file.getvalue(), b"\0" * 16)
 
 
 def seal(checkpoint: Path) -> None:
@@ -120,11 +86,12 @@ def safetensors(header: str, data: bytes = b"", length: int | None = None) -> by
     return struct.pack("<Q", len(header) if length is None else length) + header.encode() + data
 
 
-def npy(header: str) -> bytes:
-    """Return a .npy file with this header, whatever it says."""
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode("latin1")
-
-
-def header(descr: str, shape: str) -> bytes:
+def array(descr: str, shape: str) -> bytes:
     """Return a .npy file whose header says this."""
     return npy(f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}")
+
+
+def aliases(first: str, level: str) -> str:
+    """Return eleven levels of YAML, each of nine aliases of the one before."""
+    levels = [level.format(", ".join([f"*l{i}"] * 9)) for i in range(11)]
+    return "\n".join([f"l0: &l0 {first}", *(f"l{i + 1}: &l{i + 1} {levels[i]}" for i in range(11))])

@@ -44,13 +44,9 @@ class Lab:
         """Return what the run in the folder of this name left behind."""
         return self.look(self.folder / name)
 
-    def digest(self, name: str = "run") -> dict[str, Any]:
-        """Return what must be the same in the bits of two runs."""
-        return self.files(name).digest()
-
-    def require_same_end(self, name: str, whole: str = "whole") -> None:
+    def require_same_end(self, name: str = "run", whole: str = "whole") -> None:
         """Require the bits of another run, and nothing temporary left over."""
-        mine, other = self.digest(name), self.digest(whole)
+        mine, other = self.files(name).digest(), self.files(whole).digest()
         assert mine.keys() == other.keys()
         assert self.files(name).leftovers() == []
         assert mine == other, f"{name}: other bits than {whole}"
@@ -63,19 +59,19 @@ class Lab:
         """Train to the end, and require exit code 0."""
         return require_success(self.run(name, *more, faults=faults))[0]
 
-    def train_ranks(
-        self, world_size: int, name: str = "run", *more: str, faults: Sequence[Fault] = ()
-    ) -> Sequence[Child]:
-        """Train to the end on several ranks, each with these faults; require exit codes 0."""
-        armed = dict.fromkeys(range(world_size), faults)
-        return require_success(*self.start_ranks(world_size, name, *more, faults=armed))
-
     def start_ranks(
         self, world_size: int, name: str = "run", *more: str, faults: ByRank | None = None
     ) -> list[Child]:
         """Start a run on several ranks, with faults by rank."""
         settings = self.settings(name, *more)
         return self.server.start_ranks(world_size, pretrain, *settings, faults=faults)
+
+    def train_ranks(
+        self, world_size: int, name: str = "run", *more: str, faults: Sequence[Fault] = ()
+    ) -> Sequence[Child]:
+        """Train to the end on several ranks, each with these faults; require exit codes 0."""
+        armed = dict.fromkeys(range(world_size), faults)
+        return require_success(*self.start_ranks(world_size, name, *more, faults=armed))
 
     def wait_for_training(self, since: int = 0) -> None:
         """Wait until the run has made and logged steps after this one."""

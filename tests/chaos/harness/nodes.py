@@ -4,25 +4,15 @@ kernel that lets everybody have a user namespace.
 
 Nothing leads out of them, and nothing of them stays: a host lives as long as this process holds the
 pipe to its first process.
-
-Also what their launchers start: -m harness.nodes FOLDER STEP,... MUTANT,... KEY=VALUE ...
 """
 
 import json
 import os
-import pkgutil
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, check_output
-from typing import Any
-
-from harness.processes import pretrain
-from harness.steps import before_step, wait_for
-from runtime.process import env_rank
 
 _ADDRESSES = {"node-a": "10.0.0.1", "node-b": "10.0.0.2"}
 _APART = ("unshare", "--net", "--uts", "--pid", "--mount-proc", "--fork", "--kill-child")
@@ -65,17 +55,14 @@ class Node:
         return self.log.read_text(errors="replace")
 
     def start(self, *command: str, env: Mapping[str, str] | None = None) -> Popen[bytes]:
-        """Start a command on this host."""
-        space = f"/proc/{self.pid}/ns"
-        places = (f"--{kind}={space}/{file}" for kind, file in _SPACES.items())
+        """Start a command on this host, in a process group of its own: the kernel wakes it when
+        this process is killed.
+        """
+        spaces = (f"--{kind}=/proc/{self.pid}/ns/{file}" for kind, file in _SPACES.items())
+        given = {"env": env, "stdin": DEVNULL, "stderr": STDOUT, "process_group": 0}
         with self.log.open("ab") as log:
-            entered = (*self._enter, *places, *command)
-            # In a group of its own, which the kernel wakes when this process is killed.
-            process = Popen(
-                entered, env=env, stdin=DEVNULL, stdout=log, stderr=log, process_group=0
-            )
-        self._started.append(process)
-        return process
+            self._started.append(Popen((*self._enter, *spaces, *command), stdout=log, **given))
+        return self._started[-1]
 
     def signal(self, name: str, pid: int = -1) -> None:
         """Send a signal to a process, by its number on this host; -1: to all, at once."""
@@ -101,8 +88,7 @@ class Node:
         """Lose this share of the packets that arrive. Not of those that leave: their sender would
         notice.
         """
-        limit = min(int(share * 2**32), 2**32 - 1)
-        drop = ("bytecode", _DROP.format(limit))
+        drop = ("bytecode", _DROP.format(min(int(share * 2**32), 2**32 - 1)))
         self.net("tc filter replace dev eth0 ingress pref 1 handle 1 bpf da", *drop)
 
     def slow(self, rate: str) -> None:
@@ -141,23 +127,3 @@ def two_nodes(folder: Path) -> Iterator[list[Node]]:
             node.lose(0.0)
             node.link("up")
         yield nodes
-
-
-def _pause(folder: Path, step: int, trainer: Any) -> None:
-    (folder / f"{step} {env_rank()} {os.getpid()}").touch()
-    wait_for(folder / f"go {step}")
-
-
-def main(folder: Path, steps: str, mutants: str, overrides: list[str]) -> None:
-    """Train. Before each of these steps a rank leaves a file `STEP RANK PID` in `folder`, and waits
-    for one `go STEP`.
-    """
-    for step in map(int, steps.split(",")):
-        before_step(step, partial(_pause, folder, step))
-    for mutant in filter(None, mutants.split(",")):
-        pkgutil.resolve_name(f"harness.mutants:{mutant}")()
-    pretrain(*overrides)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])

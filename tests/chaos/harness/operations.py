@@ -1,13 +1,15 @@
 """Every change that a process makes to files, seen before it happens: to kill there, to fail there,
 or to write it down.
 
-Seen are opening for writing, write, close, fsync, rename, replace, exchange, unlink, mkdir, rmdir,
-link and symlink, through `os`, `open`, `pathlib`, `shutil` and numpy, and what safetensors writes
-(as one write of the whole file).
+Seen are opening for writing, write, close, fsync, rename, exchange, unlink, mkdir, rmdir, link and
+symlink, from Python's audit events and from patched functions where there is no event, and what
+safetensors writes (as one write of the whole file).
 """
 
 import builtins
-import io
+import errno
+import functools
+import itertools
 import os
 import signal
 import sys
@@ -18,8 +20,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from runtime import files
+
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_NEEDS_ROOM = ("open", "write", "close", "fsync", "mkdir", "link", "symlink")
+# What a disk goes on to refuse.
+_AGAIN = {"ENOSPC": ("open", "write", "close", "fsync", "mkdir", "link", "symlink")}
+_AGAIN["EROFS"] = (*_AGAIN["ENOSPC"], "rename", "exchange", "unlink", "rmdir")
 _forever = ExitStack()
 
 
@@ -47,62 +53,33 @@ class Operation:
 Before = Callable[[Operation], None]
 
 
-# Faults
+def striking(kind: str, number: int) -> Before:
+    """Return what strikes at operation `number` (from 0).
 
-
-def kill_at(root: Path, number: int, torn: bool = False) -> None:
-    """kill -9 before operation `number` (from 0) below `root`; `torn`: in the middle of a write."""
-    watch(root, nth(number, killing(torn=torn)))
-
-
-def fail_at(root: Path, number: int, error: int, lasting: bool = False) -> None:
-    """Let operation `number` (from 0) below `root` fail with `error`; `lasting`: see `nth`."""
-    watch(root, nth(number, refusing(error), lasting=lasting))
-
-
-def fail_all(root: Path, error: int) -> None:
-    """Let every operation below `root` fail with `error`."""
-    watch(root, refusing(error))
-
-
-def killing(*, torn: bool) -> Before:
-    """Return what kills this process; `torn`: in the middle of a write."""
-
-    def strike(operation: Operation) -> None:
-        if torn and operation.tear is not None:
-            operation.tear()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    return strike
-
-
-def refusing(error: int) -> Before:
-    """Return what lets an operation fail, a write in its middle."""
-
-    def strike(operation: Operation) -> None:
-        if operation.tear is not None:
-            operation.tear()
-        raise OSError(error, os.strerror(error), str(operation.path))
-
-    return strike
-
-
-def nth(number: int, strike: Before, *, lasting: bool = False) -> Before:
-    """Return what strikes at operation `number`; `lasting`: and at all later ones that need room
-    too.
+    Args:
+        kind: kill; tear (kill in the middle of a write); or the name of the error with which the
+            operation fails, a write in its middle. A full disk (ENOSPC) fails later as well where
+            room is needed, one that is read-only (EROFS) everywhere.
     """
-    seen = 0
+    seen = itertools.count()
 
-    def count(operation: Operation) -> None:
-        nonlocal seen
-        seen += 1
-        if seen - 1 == number or (lasting and seen - 1 > number and operation.name in _NEEDS_ROOM):
-            strike(operation)
+    def strike(operation: Operation) -> None:
+        here = next(seen)
+        if here < number or (here > number and operation.name not in _AGAIN.get(kind, ())):
+            return
+        if operation.tear is not None and kind != "kill":
+            operation.tear()
+        if kind in ("kill", "tear"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        code = getattr(errno, kind)
+        raise OSError(code, os.strerror(code), str(operation.path))
 
-    return count
+    return strike
 
 
-# Watching
+def strike_at(root: Path, kind: str, number: int) -> None:
+    """Strike at an operation below `root`, see `striking`."""
+    watch(root, striking(kind, number))
 
 
 def watch(root: Path, before: Before) -> None:
@@ -115,115 +92,110 @@ def watching(root: Path, before: Before) -> Iterator[None]:
     """Call `before` for each operation below `root` in this context; what it raises, the operation
     raises.
     """
-    hook = _Hook(root.resolve(), before)
+    _listen()
+    watcher = _Watcher(root.resolve(), before)
+    _watchers.append(watcher)
+    opened = functools.partial(_open, watcher, builtins.open)
+    replaced = {
+        "builtins.open": opened,
+        "io.open": opened,
+        "os.fsync": functools.partial(_fsync, watcher, os.fsync),
+        "runtime.files.exchange": functools.partial(_exchange, watcher, files.exchange),
+        "training.checkpoint.tensors.save_file": functools.partial(_save_file, watcher),
+    }
     with ExitStack() as stack:
-        for owner, name, replacement in hook.replacements():
-            stack.enter_context(patch.object(owner, name, replacement))
+        stack.callback(_watchers.remove, watcher)
+        for name, replacement in replaced.items():
+            stack.enter_context(patch(name, replacement))
         yield
 
 
-class _Hook:
+class _Watcher:
     def __init__(self, root: Path, before: Before) -> None:
         self.root, self._before, self._inside = root, before, False
 
-    def replacements(self) -> Iterator[tuple[Any, str, Any]]:
-        """Yield (module, name, replacement) for all that is watched."""
-
-        def opening(path: Any, flags: int, *_: Any, dir_fd: int | None = None) -> Operation | None:
-            return Operation("open", _located(path, dir_fd)) if flags & _WRITES else None
-
-        def flush(file: Any) -> Operation:
-            return Operation("fsync", _path_of(file if isinstance(file, int) else file.fileno()))
-
-        def on_path(name: str) -> Callable[..., Operation]:
-            return lambda path, *_, dir_fd=None: Operation(name, _located(path, dir_fd))
-
-        def on_two(source: Any, target: Any, **fds: Any) -> tuple[Path, Path]:
-            source = _located(source, fds.get("src_dir_fd"))
-            return source, _located(target, fds.get("dst_dir_fd"))
-
-        def move(*paths: Any, **fds: Any) -> Operation:
-            return Operation("rename", *on_two(*paths, **fds))
-
-        def on_link(name: str) -> Callable[..., Operation]:
-            # It is the new name that changes something.
-            return lambda *paths, **fds: Operation(name, *reversed(on_two(*paths[:2], **fds)))
-
-        def swap(first: Path, second: Path) -> Operation:
-            return Operation("exchange", _located(first), _located(second))
-
-        opened = self._open(builtins.open)
-        yield from ((builtins, "open", opened), (io, "open", opened))
-        described: dict[str, Callable[..., Operation | None]] = {
-            **{"open": opening, "fsync": flush, "unlink": on_path("unlink")},
-            **{"remove": on_path("unlink"), "mkdir": on_path("mkdir"), "rmdir": on_path("rmdir")},
-            **{"rename": move, "replace": move},
-            **{"link": on_link("link"), "symlink": on_link("symlink")},
-        }
-        for name, describe in described.items():
-            yield os, name, self._told(getattr(os, name), describe)
-        yield from _by_identity("runtime.files", "exchange", lambda old: self._told(old, swap))
-        yield from _by_identity("safetensors.torch", "save_file", self._save_file)
-
-    def tell(self, operation: Operation) -> None:
+    def tell(self, name: str, path: Path, other: Path | None = None, tear: Any = None) -> None:
         # What `before` itself does to files is not looked at.
-        if self._inside or not operation.path.is_relative_to(self.root):
+        if self._inside or not path.is_relative_to(self.root):
             return
         self._inside = True
         try:
-            self._before(operation)
+            self._before(Operation(name, path, other, tear))
         finally:
             self._inside = False
 
-    def _told(
-        self, original: Callable[..., Any], describe: Callable[..., Operation | None]
-    ) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            operation = describe(*arguments, **options)
-            if operation is not None:
-                self.tell(operation)
-            return original(*arguments, **options)
 
-        return call
+_watchers: list[_Watcher] = []
 
-    def _open(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-            if isinstance(file, int) or not set(mode) & set("wax+"):
-                return original(file, mode, *arguments, **options)
-            path = _located(file)
-            self.tell(Operation("open", path))
-            opened = original(file, mode, *arguments, **options)
-            return _WatchedFile(opened, path, self) if path.is_relative_to(self.root) else opened
 
-        return call
+@functools.cache
+def _listen() -> None:
+    sys.addaudithook(lambda event, found: _hear(event, found) if _watchers else None)
 
-    def _save_file(self, original: Callable[..., None]) -> Callable[..., None]:
-        def call(tensors: Any, filename: Any, *arguments: Any, **options: Any) -> None:
-            path = _located(filename)
 
-            def tear() -> None:
-                original(tensors, filename, *arguments, **options)
-                os.truncate(path, path.stat().st_size // 2)
+def _hear(event: str, found: tuple[Any, ...]) -> None:
+    """Tell the watchers of an audit event that changes something."""
+    match event, found:
+        case "open", (str() | bytes() as path, _, int(flags)) if flags & _WRITES:
+            told = ("open", _located(path))
+        case "os.remove", (path, folder):
+            told = ("unlink", _located(path, folder))
+        case ("os.mkdir", (path, _, folder)) | ("os.rmdir", (path, folder)):
+            told = (event.removeprefix("os."), _located(path, folder))
+        case ("os.symlink", (_, path, folder)) | ("os.link", (_, path, _, folder)):
+            told = (event.removeprefix("os."), _located(path, folder))
+        case "os.rename", (source, target, *folders):
+            told = ("rename", _located(source, folders[0]), _located(target, folders[1]))
+        case _:
+            return
+    for watcher in list(_watchers):
+        watcher.tell(*told)
 
-            self.tell(Operation("open", path))
-            self.tell(Operation("write", path, tear=tear))
-            original(tensors, filename, *arguments, **options)
 
-        return call
+def _open(watcher: _Watcher, original: Any, file: Any, mode: str = "r", *more: Any, **how: Any):
+    opened = original(file, mode, *more, **how)
+    if isinstance(file, int) or not set(mode) & set("wax+"):
+        return opened
+    path = _located(file)
+    return _WatchedFile(opened, path, watcher) if path.is_relative_to(watcher.root) else opened
+
+
+def _fsync(watcher: _Watcher, original: Any, file: Any) -> None:
+    watcher.tell("fsync", _path_of(file if isinstance(file, int) else file.fileno()))
+    original(file)
+
+
+def _exchange(watcher: _Watcher, original: Any, first: Path, second: Path) -> bool:
+    watcher.tell("exchange", _located(first), _located(second))
+    return original(first, second)
+
+
+def _save_file(watcher: _Watcher, tensors: Any, file: Any) -> None:
+    from safetensors.torch import save_file
+
+    path = _located(file)
+
+    def tear() -> None:
+        save_file(tensors, file)
+        os.truncate(path, path.stat().st_size // 2)
+
+    watcher.tell("open", path)
+    watcher.tell("write", path, tear=tear)
+    save_file(tensors, file)
 
 
 class _WatchedFile:
     """A file opened for writing whose writes and closing are told of."""
 
-    def __init__(self, file: Any, path: Path, hook: _Hook) -> None:
-        self._file, self._path, self._hook = file, path, hook
+    def __init__(self, file: Any, path: Path, watcher: _Watcher) -> None:
+        self._file, self._path, self._watcher = file, path, watcher
 
     def write(self, data: Any) -> Any:
         def tear() -> None:
             self._file.write(data[: len(data) // 2])
             self._file.flush()
 
-        self._hook.tell(Operation("write", self._path, tear=tear))
+        self._watcher.tell("write", self._path, tear=tear)
         return self._file.write(data)
 
     def writelines(self, lines: Any) -> None:
@@ -233,7 +205,7 @@ class _WatchedFile:
     def close(self) -> None:
         if not self._file.closed:
             try:
-                self._hook.tell(Operation("close", self._path))
+                self._watcher.tell("close", self._path)
             finally:
                 self._file.close()
 
@@ -250,21 +222,9 @@ class _WatchedFile:
         return getattr(self._file, name)
 
 
-def _by_identity(
-    module: str, name: str, wrap: Callable[[Any], Any]
-) -> Iterator[tuple[Any, str, Any]]:
-    """Wrap a function in all modules that have imported it by name."""
-    __import__(module)
-    original = getattr(sys.modules[module], name)
-    wrapped = wrap(original)
-    for owner in list(sys.modules.values()):
-        if getattr(owner, name, None) is original:
-            yield owner, name, wrapped
-
-
-def _located(path: Any, dir_fd: int | None = None) -> Path:
-    folder = Path.cwd() if dir_fd is None else _path_of(dir_fd)
-    return Path(os.path.normpath(folder / os.fsdecode(path)))
+def _located(path: Any, folder: int = -1) -> Path:
+    parent = Path.cwd() if folder == -1 else _path_of(folder)
+    return Path(os.path.normpath(parent / os.fsdecode(path)))
 
 
 def _path_of(descriptor: int) -> Path:

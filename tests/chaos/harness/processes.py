@@ -10,12 +10,14 @@ import faulthandler
 import importlib
 import multiprocessing
 import os
+import pkgutil
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -31,41 +33,21 @@ Fault = Callable[[], None]
 ByRank = Mapping[int, Sequence[Fault]]
 
 
-def pretrain(*overrides: str) -> None:
-    """`python pretrain.py OVERRIDES`, exit code and all."""
-    from training.config.schema import TrainConfig
-
-    _run("pretrain", TrainConfig, "cfg_pretrain", overrides)
-
-
-def sweep(*overrides: str) -> None:
-    """`python pretrain.py -m OVERRIDES`, exit code and all."""
-    from apps.sweeps.run import sweep_trainings
-    from training.config.schema import TrainConfig
-
-    _run("pretrain", TrainConfig, "cfg_pretrain", ("-m", *overrides), sweep_trainings)
-
-
-def evaluate(*overrides: str) -> None:
-    """`python evaluate.py OVERRIDES`, exit code and all."""
-    from evaluation.config import EvalConfig
-
-    _run("evaluate", EvalConfig, "cfg_evaluate", overrides)
-
-
-def convert(*overrides: str) -> None:
-    """`python scripts/convert_checkpoint.py OVERRIDES`, exit code and all."""
-    from scripts.convert_checkpoint import ConvertConfig
-
-    _run("scripts.convert_checkpoint", ConvertConfig, "cfg_convert", overrides)
-
-
-def _run(module: str, schema: Any, name: str, overrides: Sequence[str], sweep: Any = None) -> None:
+def _run(module: str, schema: str, config_name: str, *overrides: str) -> None:
     from training.config.entry_point import run_entry_point
 
     script = importlib.import_module(module)
-    sys.argv = [Path(str(script.__file__)).name, *overrides]
-    run_entry_point(schema, name, script.main, "", sweep)
+    sys.argv = [f"{module.rpartition('.')[2]}.py", *overrides]
+    sweep = getattr(script, "SWEEP", None)
+    run_entry_point(pkgutil.resolve_name(schema), config_name, script.main, "", sweep)
+
+
+# `python SCRIPT OVERRIDES`, exit code and all.
+pretrain = partial(_run, "pretrain", "training.config.schema:TrainConfig", "cfg_pretrain")
+evaluate = partial(_run, "evaluate", "evaluation.config:EvalConfig", "cfg_evaluate")
+convert = partial(
+    _run, "scripts.convert_checkpoint", "scripts.convert_checkpoint:ConvertConfig", "cfg_convert"
+)
 
 
 def call_main(module: str, *arguments: str) -> None:
@@ -88,8 +70,7 @@ class Child:
 
     def signal(self, number: int) -> None:
         """Send it a signal; nothing happens when it has ended."""
-        # The server has waited for one that has ended, so that its number is gone at once.
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # The server waits for those that end.
             if self.alive:
                 os.kill(self.pid, number)
 
@@ -102,7 +83,7 @@ class Child:
         """Wait for its end; returns the exit code, -N after signal N.
 
         Raises:
-            RuntimeError: it still runs. It is ended and shows where it stood.
+            RuntimeError: it still runs; it is ended and shows where it stood.
         """
         if not self.ended_within(timeout):
             self.signal(signal.SIGABRT)  # faulthandler tells where the threads are.
@@ -119,6 +100,13 @@ class Child:
             if self._exit_code is not None:
                 self._process.close()  # Thousands are started, and each keeps a descriptor.
         return self._exit_code is not None
+
+    def require_refusal(self, code: int, *said: str) -> None:
+        """Require this exit code, and one line on standard error that says all this."""
+        found = self.wait()
+        assert found == code, f"exit code {found}: {self.err}"
+        assert self.err.count("\n") == 1, self.err
+        assert all(each in self.err for each in said), self.err
 
     @property
     def out(self) -> str:
@@ -137,12 +125,7 @@ class Child:
 
 
 class ForkServer:
-    """Starts children, all in one environment with one thread and an empty home.
-
-    Args:
-        environment: complete environment of the server and its children.
-        logs: folder for what they print.
-    """
+    """Starts children, all in this environment, with what they print in the folder `logs`."""
 
     def __init__(self, environment: Mapping[str, str], logs: Path) -> None:
         self._context = multiprocessing.get_context("forkserver")
@@ -158,13 +141,8 @@ class ForkServer:
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> Child:
-        """Call `target(*arguments)` in a new process.
-
-        Args:
-            target: a module-level function.
-            faults: called first, in this order.
-            environment: added to the server's.
-            folder: the working directory.
+        """Call `target(*arguments)` in a new process, after the faults, with what is added to the
+        environment, in a working directory.
         """
         log = self._logs / f"{len(self._children)}"
         for suffix in (".out", ".err"):
@@ -186,28 +164,20 @@ class ForkServer:
         child.wait()
         return child
 
-    def finish(
-        self, target: Callable[..., Any], *arguments: Any, faults: Sequence[Fault] = ()
-    ) -> Child:
+    def finish(self, *target: Any, faults: Sequence[Fault] = ()) -> Child:
         """`run`, and require exit code 0."""
-        return require_success(self.run(target, *arguments, faults=faults))[0]
+        return require_success(self.run(*target, faults=faults))[0]
 
     def start_ranks(
-        self,
-        world_size: int,
-        target: Callable[..., Any],
-        *arguments: Any,
-        faults: ByRank | None = None,
+        self, world_size: int, *target: Any, faults: ByRank | None = None
     ) -> list[Child]:
         """Start `world_size` ranks of one run, with faults by rank, as a launcher does."""
         place = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1"}
         place["MASTER_PORT"] = str(free_port())
-        children = []
-        for rank in range(world_size):
-            armed = (faults or {}).get(rank, ())
-            own = {**place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            children.append(self.start(target, *arguments, faults=armed, environment=own))
-        return children
+        places = [place | {"RANK": str(r), "LOCAL_RANK": str(r)} for r in range(world_size)]
+        armed = [(faults or {}).get(rank, ()) for rank in range(world_size)]
+        given = zip(armed, places, strict=True)
+        return [self.start(*target, faults=own, environment=each) for own, each in given]
 
     def end_all(self) -> None:
         """Kill whatever still runs."""
@@ -262,12 +232,7 @@ def until(true: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
 
 
 def _obey(
-    log: Path,
-    folder: Path,
-    environment: Mapping[str, str],
-    faults: Sequence[Fault],
-    target: Callable[..., Any],
-    arguments: Sequence[Any],
+    log: Path, folder: Path, environment: Any, faults: Any, target: Any, arguments: Any
 ) -> None:
     os.environ.update(environment)
     os.chdir(folder)

@@ -1,4 +1,4 @@
-"""docs/reliability.md, from what a run of the programme counted."""
+"""The measured part of docs/reliability.md, from what a run of the programme counted."""
 
 import itertools
 import os
@@ -48,45 +48,7 @@ ROWS = {
 }
 
 _TARGET = Path(__file__).resolve().parents[3] / "docs" / "reliability.md"
-
-_INTRO = """\
-# Reliability
-
-What this project promises about runs, files and failures, and how it was tested. `make
-chaos-quick` runs the programme below and writes this page; `make chaos` runs its long form. The
-tests of each row are in `tests/chaos/`. The mutants at the end show that these tests find faults:
-each is the project with one of its protections taken out, and its row must fail.
-
-## Rules
-
-- **Nothing is left out of a checkpoint**: weights, buffers, average, optimizers, the ACT carry in
-  global row order, random streams, position in the data, configuration, fingerprint of the data,
-  versions and thread count.
-- **A save is atomic.** It is written to a hidden folder, each file is flushed to the disk, the
-  manifest with the size and sha256 of each comes last, then the folder is flushed and renamed. At
-  least two checkpoints are kept; one that is to be deleted is renamed first.
-- **Loading verifies** every hash, names the file that is damaged and falls back to the checkpoint
-  before. A step that was asked for by name (`resume=STEP`) has no such fallback.
-- **One run at a time works in a folder.** A second start ends with exit code 6 and names the
-  process at work; a run that was killed does not block the next one. All ranks resume from the
-  checkpoint that the first one found.
-- **A number that is not finite** stops all ranks at the same step, before any update from it, and
-  is never saved.
-- **Equal bits** are promised for the same device type (measured on CPUs; on CUDA not yet), torch
-  version, compile mode and thread count: at the same number of ranks with `reduction=fast`, on 1, 2
-  or 4 ranks and any sequence of them with `reduction=exact`.
-- **Nothing in other people's files is executed**: published pickles are read without an
-  unpickler, everything else is safetensors, JSON, YAML without tags and arrays without objects;
-  classes come from our registry. Sizes are compared with the file before memory is allocated, and
-  nothing is written through a link.
-
-Where a time is promised (10 s to save and exit, to start without W&B, to take over; 30 s for W&B
-to finish), the tests allow three times as much: the machines that run them are shared. Zero
-failures among N random cases say only that the rate is below 3 / N (95 %). Rows 2, 10 and 19 are
-exhaustive: they strike at every file operation. Row 3 tries, after every operation, which of the
-changes that were not yet flushed have reached the disk: all, none, the first ones, all but one, or
-one alone; in the long form every subset.
-"""
+_MEASURED = "## Measured\n"
 
 
 @dataclass
@@ -117,11 +79,11 @@ class Row:
 def write(
     rows: Mapping[int, Row], mutants: Mapping[str, tuple[int, bool]], form: str, seconds: float
 ) -> Path:
-    """Put the page into the project's docs; returns its path.
+    """Put what was measured into the project's page, below its rules; returns its path.
 
     Args:
         rows: by number.
-        mutants: by name, the row that must fail and whether it did.
+        mutants: by title, the row that must fail and whether it did.
         form: quick or long.
         seconds: wall time of the run.
     """
@@ -129,9 +91,7 @@ def write(
     machine = f"{os.cpu_count()} {platform.machine()} cores, Python {platform.python_version()}"
     versions = f"{machine}, torch {version('torch')}"
     lines = [
-        _INTRO,
-        "## Measured",
-        "",
+        _TARGET.read_text().partition(_MEASURED)[0] + _MEASURED,
         f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {_commit()}, {versions}; {seconds:.0f} s.",
         "",
         "| # | fault | what must happen | result |",
@@ -147,10 +107,8 @@ def write(
             details += wrapper.wrap(f"- **Row {number}, {fault}:** {row.text}.")
     lines += [*details, "", "## Mutants", ""]
     lines += ["| protection taken out | row | result |", "|---|---|---|"]
-    lines += [
-        f"| {name} | {row} | {'caught' if caught else 'NOT CAUGHT'} |"
-        for name, (row, caught) in sorted(mutants.items(), key=lambda item: (item[1][0], item[0]))
-    ]
+    for row, title, caught in sorted((row, title, end) for title, (row, end) in mutants.items()):
+        lines.append(f"| {title} | {row} | {'caught' if caught else 'NOT CAUGHT'} |")
     _TARGET.write_text("\n".join(lines) + "\n")
     return _TARGET
 

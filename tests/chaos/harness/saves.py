@@ -2,7 +2,6 @@
 fault at another of its file operations.
 """
 
-import errno
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -13,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.lab import Lab
-from harness.operations import Operation, killing, nth, refusing, watching
+from harness.operations import Operation, striking, watching
 from harness.processes import Fault
-from runtime.files import write_atomically
 from training.checkpoint.store import list_steps
 
 _NOT_REACHED, _NOT_TORN = 90, 91  # Exit codes: fewer operations than that; it was no write.
@@ -30,8 +28,7 @@ def strike_saves(
 
     Args:
         saves_before: how many saves are made as usual; None: all but the run's last.
-        kinds: of faults: kill; tear (kill in the middle of a write); or the name of an error
-            number, which a full disk (ENOSPC) keeps giving.
+        kinds: of faults, see `striking`.
 
     Returns:
         The folders left behind, each with the operation that was struck, in order.
@@ -76,35 +73,20 @@ def _strike_everywhere(trainer: Any, kind: str, copies: Path, save: Callable[[],
 
 
 def _save_struck(kind: str, number: int, copy: Path, save: Callable[[], None]) -> int:
-    """Save with a fault; the exit code is the error's, 0 when the save got over it."""
-    from runtime.errors import exit_code
-
-    kills = kind in ("kill", "tear")
-    strike = killing(torn=kind == "tear") if kills else refusing(getattr(errno, kind))
-    note = copy.with_suffix(".operation")
+    """Save with a fault; returns an exit code, 0 when the save got over it."""
+    note, seen, strike = copy.with_suffix(".operation"), count(), striking(kind, number)
 
     def act(operation: Operation) -> None:
-        if kind == "tear" and operation.tear is None:
-            os._exit(_NOT_TORN)
-        if not note.exists():
+        if next(seen) == number:
+            if kind == "tear" and operation.tear is None:
+                os._exit(_NOT_TORN)
             note.write_text(str(operation))
         strike(operation)
 
     try:
-        with watching(copy, nth(number, act, lasting=kind == "ENOSPC")):
+        with watching(copy, act):
             save()
     except Exception as error:
         copy.with_suffix(".error").write_text(str(error))
-        return exit_code(error) or 1
+        return 1
     return 0 if note.exists() else _NOT_REACHED
-
-
-def write_again_and_again(path: Path, letter: str) -> None:
-    """Write a file of one letter, which other processes write too, and require what is there to be
-    of one of them.
-    """
-    for _ in range(50):
-        write_atomically(path, letter * 10_000)
-        found = path.read_text()
-        assert len(found) == 10_000, "half of a file"
-        assert len(set(found)) == 1, "of two writers"

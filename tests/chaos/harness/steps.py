@@ -9,7 +9,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def before_step(step: int, act: Callable[[Any], None]) -> None:
 
 
 def wait_for(file: Path) -> None:
-    """Begin only when a file is there."""
+    """Go on only when a file is there."""
     until(file.exists, f"{file}")
 
 
@@ -96,6 +96,7 @@ def without_flock() -> None:
 
 _BEFORE_UPDATE = ("gradient", "gradient of the puzzle embedding", "loss")
 PLACES = ("input", "puzzle embedding", "carry", *_BEFORE_UPDATE)
+PARTS = ("weight", "average", "optimizer", "carry")
 
 
 def poison(place: str, value: float, step: int) -> None:
@@ -104,8 +105,7 @@ def poison(place: str, value: float, step: int) -> None:
 
     from training.step import Learner
 
-    def poison_forward(trainer: Any) -> None:
-        learner = trainer.learner
+    def poison_forward(learner: Any) -> None:
         if place == "input":
             with torch.no_grad():
                 learner.model.model.inner.embed_tokens.embedding_weight[:, 0] = value
@@ -113,9 +113,8 @@ def poison(place: str, value: float, step: int) -> None:
             learner.model.puzzle_embedding.weights[:, 0] = value
         else:
             assert not learner.carry.halted.all(), "all slots start anew, nothing is read"
-            for tensor in learner.carry.tensors().values():
-                if tensor.is_floating_point():
-                    tensor[..., 0] = value
+            for tensor in _floats(learner.carry.tensors().values()):
+                tensor[..., 0] = value
 
     original = Learner._update
 
@@ -129,10 +128,13 @@ def poison(place: str, value: float, step: int) -> None:
             learner.model.puzzle_embedding.local_weights.grad[0, 0] = value
         return original(learner, loss, *rest)
 
-    def poison_update(_: Any) -> None:
-        Learner._update = poisoned  # type: ignore[method-assign]
+    def strike(trainer: Any) -> None:
+        if place in _BEFORE_UPDATE:
+            Learner._update = poisoned  # type: ignore[method-assign]
+        else:
+            poison_forward(trainer.learner)
 
-    before_step(step, poison_update if place in _BEFORE_UPDATE else poison_forward)
+    before_step(step, strike)
 
 
 def observe(step: int, file: Path) -> None:
@@ -146,9 +148,6 @@ def observe(step: int, file: Path) -> None:
     seen: dict[str, Any] = {}
     fit = Trainer.fit
 
-    def note(trainer: Any) -> None:
-        seen["before"] = _digest(trainer.learner)
-
     def observed(trainer: Any) -> None:
         try:
             fit(trainer)
@@ -161,11 +160,8 @@ def observe(step: int, file: Path) -> None:
             file.write_text(json.dumps(seen))
             raise
 
-    before_step(step, note)
+    before_step(step, lambda trainer: seen.update(before=_digest(trainer.learner)))
     Trainer.fit = observed  # type: ignore[method-assign]
-
-
-PARTS = ("weight", "average", "optimizer", "carry")
 
 
 def spoil_save(part: str, step: int) -> None:
@@ -186,11 +182,14 @@ def spoil_save(part: str, step: int) -> None:
                 "carry": learner.carry.tensors().values(),
             }[part]
             with torch.no_grad():
-                last = [tensor for tensor in tensors if tensor.is_floating_point()][-1]
-                last.view(-1)[-1] = float("nan")
+                _floats(tensors)[-1].view(-1)[-1] = float("nan")
         save(trainer, **options)
 
     Trainer.save = spoilt  # type: ignore[method-assign]
+
+
+def _floats(tensors: Iterable[Any]) -> list[Any]:
+    return [tensor for tensor in tensors if tensor.is_floating_point()]
 
 
 def _digest(learner: Any) -> str:
@@ -201,6 +200,5 @@ def _digest(learner: Any) -> str:
     optimizer = optimizer_tensors(learner.optimizer, learner.groups)
     for part in (model_tensors(learner.model), learner.average.tensors(), optimizer):
         for name, tensor in sorted(part.items()):
-            digest.update(name.encode())
-            digest.update(tensor.numpy().tobytes())
+            digest.update(name.encode() + tensor.numpy().tobytes())
     return digest.hexdigest()
