@@ -29,7 +29,7 @@ from runtime.streams import Address, torch_seed
 from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import TrainConfig
 from training.data import data_facts, published_total_steps
-from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
+from training.diagnostics import Diagnostics, trunk_gradient_norms
 from training.optim.ema import WeightAverage
 from training.optim.groups import GradientBucket, build_optimizer, groups_of, lr_factor, update_by
 from training.optim.sparse_sign_sgd import SparseSignSGD
@@ -243,7 +243,7 @@ class Learner:
     def _diagnoses(self, step: int | None) -> bool:
         return bool(step and self.diagnose_interval and step % self.diagnose_interval == 0)
 
-    def _measure(self, output: LossOutput) -> MeasuredShard:
+    def _measure(self, output: LossOutput) -> dict[str, Tensor]:
         """Measure a part for a diagnosis, with the weights of before the update."""
         assert self.diagnostics
         return self.diagnostics.measure(
@@ -275,7 +275,7 @@ class Learner:
         return norms, not_finite, stops
 
     def _diagnose(
-        self, step: int, shards: Sequence[MeasuredShard], norms: Tensor
+        self, step: int, shards: Sequence[dict[str, Tensor]], norms: Tensor
     ) -> dict[str, Any]:
         """Warn of what looks wrong with the step just made; returns what to record of it."""
         assert self.diagnostics

@@ -4,13 +4,13 @@ any step.
 
 import sys
 import time
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 
 from models.act import ACTLossHead
 from models.heads.base import Examples
-from puzzle_dataset import Batch, BatchRows, PuzzleDataset, TrainBatches
+from puzzle_dataset import PuzzleDataset, TrainBatches
 from runtime.ahead import ahead
 from runtime.errors import CheckpointError, NonFiniteError, Preempted
 from runtime.ranks import Ranks
@@ -18,7 +18,6 @@ from runtime.text import figures, terminal_width
 from training.checkpoint.run import Progress, RunKeeper
 from training.config.schema import TrainConfig
 from training.data import train_batches
-from training.kept_sets import keep_small_sets
 from training.profiler import StepProfiler
 from training.progress_bar import ProgressBar
 from training.step import Learner
@@ -36,12 +35,10 @@ class Feed:
 
     Args:
         ahead: batches that a thread draws in advance; it makes no call of torch.
-        keep: hold small sets on the device, and take the rows of batches there.
     """
 
-    def __init__(self, batches: TrainBatches, ranks: Ranks, *, ahead: int, keep: bool) -> None:
+    def __init__(self, batches: TrainBatches, ranks: Ranks, *, ahead: int) -> None:
         self.batches, self._ranks, self._ahead = batches, ranks, ahead
-        self._kept = keep_small_sets(batches.dataset, ranks.device) if keep else {}
 
     def iterate(
         self, iteration: int, start: int = 0
@@ -49,30 +46,15 @@ class Feed:
         """Yield (position, examples) from `start` to the end of the iteration. Whoever stops before
         closes it, which ends the thread.
         """
-        with closing(ahead(self._drawn(iteration, start), self._ahead)) as drawn:
+        with closing(ahead(self.batches.iterate(iteration, start), self._ahead)) as drawn:
             for position, batch in drawn:
-                yield position, self._examples(batch)
-
-    def _drawn(self, iteration: int, start: int) -> Iterator[tuple[int, Batch | BatchRows]]:
-        """Yield this rank's batches, of sets on the device only their rows."""
-        for position, rows in self.batches.iterate_rows(iteration, start):
-            if rows.set_name in self._kept:
-                yield position, self.batches.own(rows)
-            else:
-                yield position, self.batches.read(iteration, position, rows)
-
-    def _examples(self, batch: Batch | BatchRows) -> Examples:
-        if isinstance(batch, Batch):
-            return self._ranks.on_device(batch.arrays())
-        named = {"rows": batch.rows, "puzzle_identifiers": batch.puzzle_identifiers}
-        given = self._ranks.on_device(named)
-        return self._kept[batch.set_name].read(given.pop("rows")) | given
+                yield position, self._ranks.on_device(batch.arrays())
 
 
 def build_feed(config: TrainConfig, train_set: PuzzleDataset, ranks: Ranks) -> Feed:
     """Return the batches of this rank as the settings ask for them on its device."""
     batches = train_batches(config, train_set, ranks.rank, ranks.world_size)
-    return Feed(batches, ranks, ahead=config.batches_ahead, keep=config.data_on_device)
+    return Feed(batches, ranks, ahead=config.batches_ahead)
 
 
 @dataclass

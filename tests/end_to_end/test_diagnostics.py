@@ -219,7 +219,7 @@ def test_a_head_that_never_halts_what_is_right_is_told_of(
     assert [record["diagnose/halts"] for record in files.train_records] == [0.0] * 200
     assert np.mean([record["diagnose/rows_right"] for record in files.train_records[-100:]]) > 0.9
     (warning,) = warnings
-    assert f"{head} always continues: it halts 0 % of the rows, although" in warning
+    assert f"{head} always continues: it halts 0.0% of the rows, although" in warning
     assert f"optimizer.groups.{group}.lr" in warning
 
 
@@ -239,7 +239,7 @@ def test_q_that_does_not_see_the_answer_is_told_of(
     assert sum(0.1 < share < 0.9 for share in right) > 10
     if is_blind:
         (warning,) = warnings
-        assert "Q ignores whether an answer is right: in 50 % of" in warning
+        assert "Q ignores whether an answer is right: in 50.0% of" in warning
     else:
         assert warnings == []
 
@@ -254,7 +254,7 @@ def speak_of_one_token(inner: Any) -> None:
 
 
 SURE = ["the model is sure and wrong", "the token logits range"]
-ALWAYS = "Q always halts: 100 % of the rows, although 0 % are"
+ALWAYS = "Q always halts: 100.0% of the rows, although 0.0% are"
 LOUD = "the gradient of head q_halt at the trunk"
 
 

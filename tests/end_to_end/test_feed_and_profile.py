@@ -11,7 +11,7 @@ import pytest
 from puzzle_dataset import TrainBatches
 from runtime.errors import CheckpointError, DatasetError
 
-FED = ("batches_ahead=2", "data_on_device=true")
+FED = "batches_ahead=2"
 
 
 def no_thread_is_left() -> bool:
@@ -23,9 +23,9 @@ def test_a_run_may_change_between_all_ways_to_get_its_batches(run: Any, tasks_da
     data = f"data_path={tasks_data}"
     whole = run(data, name="whole")
     last = whole.steps[-1]
-    run(data, *FED, f"max_steps={last // 3}", name="parts")
+    run(data, FED, f"max_steps={last // 3}", name="parts")
     run(data, "batches_ahead=4", f"max_steps={last // 2}", name="parts")
-    assert run(data, *FED, "profile=true", name="parts").digest() == whole.digest()
+    assert run(data, FED, "profile=true", name="parts").digest() == whole.digest()
     assert no_thread_is_left()
 
 
@@ -42,7 +42,7 @@ def test_an_error_in_the_thread_ends_the_run_at_its_batch(
 
     monkeypatch.setattr(TrainBatches, "own", fail_at_the_sixth)
     with pytest.raises(DatasetError, match="no such row"):
-        run(*FED, "eval_interval=16", "checkpoint_interval=1", name="failed")
+        run(FED, "eval_interval=16", "checkpoint_interval=1", name="failed")
     assert files_of(tmp_path / "failed").steps[-1] == 5
     assert set(drawn) == {"ahead"}
     assert no_thread_is_left()

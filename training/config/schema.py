@@ -58,18 +58,10 @@ class OptimizerConfig(Schema):
 
     name: str = "adam_atan2"
     """adam_atan2 | adamw | muon"""
-    kernel: Literal["ours", "package"] = "ours"
-    """of adam_atan2; package: that of the package adam-atan2, which needs CUDA"""
     groups: Annotated[dict[str, ParamGroupConfig], Field(min_length=1)] = {
         "all": ParamGroupConfig(params=["*"])
     }
     """the parameters by group; the names are free"""
-
-    @model_validator(mode="after")
-    def _has_kernel(self) -> "OptimizerConfig":
-        if self.kernel == "package" and self.name != "adam_atan2":
-            raise ValueError(f"kernel=package is a kernel of adam_atan2, not of {self.name}")
-        return self
 
 
 OPTIMIZERS = Registry("optimizer", OptimizerConfig, "adam_atan2", "optimizer")
@@ -162,8 +154,6 @@ class DataSettings(Schema):
     """test folders, when they differ from the training folders"""
     batches_ahead: Annotated[int, Field(strict=True, ge=0, le=4)] = 0
     """training batches that a thread draws in advance"""
-    data_on_device: StrictBool = False
-    """keep training sets of up to 1 GiB on the device"""
 
 
 class TrainingSettings(Schema):
@@ -315,8 +305,8 @@ class TrainConfig(
         for name, technique in self.arch.techniques.active.items():
             if technique.varies:
                 return f"with techniques=[{name}] {technique.varies}"
-        if (self.optimizer.name, self.optimizer.kernel) != ("adam_atan2", "ours"):
-            return "it takes the optimizer adam_atan2, and kernel=ours"
+        if self.optimizer.name != "adam_atan2":
+            return "it takes the optimizer adam_atan2"
         return ""
 
     @property
@@ -453,24 +443,29 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
     return changes
 
 
-# Settings of `arch` that are gone (docs/log/removed.md), with the value that changed nothing. They
-# were about training alone.
-_GONE = {"chains": 1, "rollout_prob": 0.0, "rollout_max_steps": 64}
+# Settings that are gone (docs/log/removed.md), with the value that changed nothing. They were about
+# training alone.
+_GONE = {
+    "arch": {"chains": 1, "rollout_prob": 0.0, "rollout_max_steps": 64},
+    "optimizer": {"kernel": "ours"},
+}
 
 
 def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
     """Return the settings of a saved run in the terms of this version, without those that are gone.
     For `training` a setting that changed the run stays, so that it is reported as a difference.
     """
-    arch = saved.get("arch")
-    if not isinstance(arch, Mapping):
-        return dict(saved)
-    kept = {
-        name: value
-        for name, value in arch.items()
-        if name not in _GONE or (training and value != _GONE[name])
-    }
-    return {**saved, "arch": with_techniques(kept, training=training)}
+    kept = {name: value for name, value in saved.items() if name != "data_on_device"}
+    for section, gone in _GONE.items():
+        if isinstance(settings := kept.get(section), Mapping):
+            kept[section] = {
+                name: value
+                for name, value in settings.items()
+                if name not in gone or (training and value != gone[name])
+            }
+            if section == "arch":
+                kept["arch"] = with_techniques(kept["arch"], training=training)
+    return kept
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

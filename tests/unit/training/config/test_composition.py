@@ -300,7 +300,6 @@ def test_exact_reduction_needs_its_shards(setting: str, world_size: int, shown: 
         ("techniques=[curriculum] arch.H_cycles=3 arch.L_cycles=4", "the number of cycles changes"),
         (f"{SPARSE} arch.techniques.sparse_look_ahead.by=steps", "not every step looks ahead"),
         ("optimizer.name=adamw", "it takes the optimizer adam_atan2"),
-        ("optimizer.kernel=package", "and kernel=ours; use cuda_graph=false"),
     ],
 )
 def test_a_cuda_graph_takes_steps_that_are_alike(setting: str, told: str) -> None:

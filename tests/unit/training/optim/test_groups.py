@@ -133,8 +133,8 @@ def test_the_default_is_one_group_with_decay_on_everything() -> None:
     assert isinstance(optimizer, AdamATan2)
 
 
-def built(name: str, groups: list[ParamGroup], kernel: str = "ours") -> torch.optim.Optimizer:
-    settings = {"name": name, "kernel": kernel, "groups": {"unused": {"params": ["*"]}}}
+def built(name: str, groups: list[ParamGroup]) -> torch.optim.Optimizer:
+    settings = {"name": name, "groups": {"unused": {"params": ["*"]}}}
     return build_optimizer(OptimizerConfig.model_validate(settings), groups, (0.8, 0.95))
 
 
@@ -304,13 +304,6 @@ def test_what_is_not_finite_in_any_shard_skips_the_step(shard: int) -> None:
     grads_of(module)["first.weight"][0, 0] = math.nan
     _, skip, _ = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=GO_ON)
     assert skip
-
-
-def test_package_kernel_belongs_to_adam_atan2_on_cuda() -> None:
-    with pytest.raises(ConfigError, match="kernel=package runs on CUDA only, not on cpu"):
-        built("adam_atan2", assign(small_module(), configs(all=["*"])), kernel="package")
-    with pytest.raises(ValueError, match="kernel of adam_atan2, not of adamw"):
-        OptimizerConfig(name="adamw", kernel="package")
 
 
 # Skipped updates
