@@ -55,46 +55,46 @@ def assign_groups(
     """Give every trainable parameter to one group; optional groups without any are left out.
 
     Args:
-        named_parameters: of the model.
         lr: of groups that set none, as `weight_decay`.
     Raises:
         ConfigError: a group that is not optional matches nothing, or a parameter is in no group or
             in several, or is not float32.
     """
     parameters = {name: p for name, p in named_parameters if p.requires_grad}
-    if wrong := [
-        f"{name} ({p.dtype})" for name, p in parameters.items() if p.dtype != torch.float32
-    ]:
-        raise ConfigError(f"parameters must be float32, these are not: {', '.join(wrong)}")
-    matched = {
-        group: [n for n in parameters if any(fnmatchcase(n, pattern) for pattern in config.params)]
-        for group, config in configs.items()
-    }
-    owners = {name: [g for g in configs if name in matched[g]] for name in parameters}
-    if orphans := [name for name in parameters if not owners[name]]:
-        raise ConfigError(f"optimizer.groups: no group matches {', '.join(orphans)}")
-    for name, several in owners.items():
-        if len(several) > 1:
-            several = ", ".join(several)
-            raise ConfigError(f"optimizer.groups: {name} is matched by several groups: {several}")
-    groups = []
+    matched: dict[str, dict[str, nn.Parameter]] = {group: {} for group in configs}
+    for name, p in parameters.items():
+        if p.dtype != torch.float32:
+            raise ConfigError(f"parameters must be float32, {name} is {p.dtype}")
+        fitting = [g for g, c in configs.items() if any(fnmatchcase(name, x) for x in c.params)]
+        if len(fitting) != 1:
+            several = f"several groups: {', '.join(fitting)}" if fitting else "no group"
+            raise ConfigError(f"optimizer.groups: {name} is matched by {several}")
+        matched[fitting[0]][name] = p
     for group, config in configs.items():
-        params = {name: parameters[name] for name in matched[group]}
-        if not params and not config.optional:
+        if not matched[group] and not config.optional:
             raise ConfigError(
                 f"optimizer.groups.{group}: params={config.params} match no parameter; there are "
                 f"{', '.join(parameters)}"
             )
-        if params:
-            rate = lr if config.lr is None else config.lr
-            decay = weight_decay if config.weight_decay is None else config.weight_decay
-            kept = frozenset(
-                name
-                for name, p in params.items()
-                if (p.ndim < 2 and not config.decay_vectors) or name.startswith(LOSS_WEIGHTS_PREFIX)
-            )
-            groups.append(ParamGroup(group, params, rate, decay, config.max_grad_norm, kept))
-    return groups
+    owning = [(group, params) for group, params in matched.items() if params]
+    return [_group(name, params, configs[name], lr, weight_decay) for name, params in owning]
+
+
+def _group(
+    name: str,
+    params: dict[str, nn.Parameter],
+    config: ParamGroupConfig,
+    lr: float,
+    weight_decay: float,
+) -> ParamGroup:
+    rate = lr if config.lr is None else config.lr
+    decay = weight_decay if config.weight_decay is None else config.weight_decay
+    kept = frozenset(
+        name
+        for name, p in params.items()
+        if (p.ndim < 2 and not config.decay_vectors) or name.startswith(LOSS_WEIGHTS_PREFIX)
+    )
+    return ParamGroup(name, params, rate, decay, config.max_grad_norm, kept)
 
 
 def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:

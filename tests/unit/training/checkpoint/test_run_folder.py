@@ -164,13 +164,15 @@ def test_settings_that_an_older_version_did_not_have_are_no_change(tmp_path: Pat
     del older["arch"]["heads"]
     older["arch"]["loss"] = {"name": "act", "loss_type": older["arch"]["loss"]["loss_type"]}
     older["arch"] |= {"chains": 1, "rollout_prob": 0.0, "rollout_max_steps": 64}
+    older |= {"optimizer": older["optimizer"] | {"kernel": "ours"}, "data_on_device": True}
     save(tmp_path, 1, configure(), config=older)
     assert find(tmp_path, configure()) == (1, [])
     with pytest.raises(CheckpointError, match=r"arch\.heads\.lm\.name: linear -> tied"):
         find(tmp_path, configure("heads=tied"))
-    older["arch"]["chains"] = 4
+    older["arch"]["chains"], older["optimizer"]["kernel"] = 4, "package"
     save(tmp_path, 2, configure(), config=older)
-    with pytest.raises(CheckpointError, match=r"arch\.chains: 4 -> \(not set\)"):
+    told = r"arch\.chains: 4 -> \(not set\); .*optimizer\.kernel: package -> \(not set\)"
+    with pytest.raises(CheckpointError, match=told):
         find(tmp_path, configure())
 
 
