@@ -76,10 +76,8 @@ class Learner:
         self._add_records()
         self.graph = CudaGraph(self._recorded_work, "cuda_graph") if config.cuda_graph else None
         if self.graph and (ranks.device.type != "cuda" or ranks.active):
-            raise ConfigError(
-                "cuda_graph=true needs a CUDA device and one process without a launcher, this run "
-                f"is on {ranks}; use cuda_graph=false"
-            )
+            needed = "a CUDA device and one process without a launcher"
+            raise ConfigError(f"cuda_graph=true needs {needed}, this run is on {ranks}")
         self.seed_other_ranks(0)
 
     def _add_optimizers(self) -> None:
@@ -91,18 +89,16 @@ class Learner:
         self.bucket = GradientBucket(
             self.groups, ranks.device, num_shards=self.num_shards, in_order=self.exact
         )
-        betas = (config.beta1, config.beta2)
-        self.optimizer = (
-            build_optimizer(config.optimizer, self.groups, betas) if self.groups else None
-        )
+        self.optimizer = None
+        if self.groups:
+            betas = (config.beta1, config.beta2)
+            self.optimizer = build_optimizer(config.optimizer, self.groups, betas)
         self.average = WeightAverage(model, config.ema_rate) if config.ema else None
         self.update = update_by(self.optimizer, self.bucket, self.average)
         self.sparse = None
         if (embedding := model.puzzle_embedding) is not None:
-            weight_decay = config.puzzle_emb_weight_decay
-            self.sparse = SparseSignSGD(
-                embedding, ranks, lr=config.puzzle_emb_lr, weight_decay=weight_decay
-            )
+            rates = {"lr": config.puzzle_emb_lr, "weight_decay": config.puzzle_emb_weight_decay}
+            self.sparse = SparseSignSGD(embedding, ranks, **rates)
 
     def _add_schedule(self) -> None:
         """Set up the schedule of the rates, and the address of a step's random numbers."""
@@ -194,16 +190,11 @@ class Learner:
             torch.manual_seed(torch_seed(self.config.seed, step, self.ranks.rank))
 
     def _recorded_work(
-        self,
-        carry: dict[str, Tensor],
-        batch: Examples,
-        drawn: dict[str, Tensor],
-        asked: dict[str, Tensor],
+        self, carry: Examples, batch: Examples, drawn: Drawn, asked: dict[str, Tensor]
     ) -> "_Done":
         """A step's work in a CUDA graph, for which all that changes is on the device."""
-        return self._work(
-            ACTCarry.from_tensors(carry), batch, drawn, asked["factor"], asked["stop"]
-        )
+        held = ACTCarry.from_tensors(carry)
+        return self._work(held, batch, drawn, asked["factor"], asked["stop"])
 
     def _work(
         self,
@@ -445,18 +436,21 @@ def build_learner(
     ranks.broadcast_(list(model.state_dict().values()))
     groups, examples = metadata.total_groups, metadata.mean_puzzle_examples
     total_steps = published_total_steps(config.epochs, groups, examples, config.global_batch_size)
-
-    def operations() -> float:
-        # With `reduction=exact` not the ranks: they must not change the bits.
-        ranks_counted = 1 if config.reduction == "exact" else ranks.world_size
-        rows = config.global_batch_size // ranks_counted
-        return (
-            min(total_steps, config.max_steps or total_steps) * rows * train_step_flop(arch, facts)
-        )
-
     compiling = choose_compiling(
-        config.compile, ranks.device.type, saved=compiled, operations=operations
+        config.compile,
+        ranks.device.type,
+        saved=compiled,
+        operations=partial(_operations, config, arch, facts, total_steps, ranks.world_size),
     )
     compiling = ranks.broadcast_object(compiling)
     forward = compiled_forward(model, compiling.form)
     return Learner(config, facts, total_steps, model, forward, compiling, ranks)
+
+
+def _operations(
+    config: TrainConfig, arch: ArchConfig, facts: DataFacts, total_steps: int, world_size: int
+) -> float:
+    """Return the operations of all steps of one rank."""
+    # With `reduction=exact` not the ranks: they must not change the bits.
+    rows = config.global_batch_size // (1 if config.reduction == "exact" else world_size)
+    return min(total_steps, config.max_steps or total_steps) * rows * train_step_flop(arch, facts)

@@ -223,27 +223,6 @@ def test_a_head_that_never_halts_what_is_right_is_told_of(
     assert f"optimizer.groups.{group}.lr" in warning
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("is_blind", [True, False])
-def test_q_that_does_not_see_the_answer_is_told_of(
-    run: Any, break_model: Any, is_blind: bool
-) -> None:
-    def blind(inner: Any) -> None:
-        # Its bias still learns how many answers are right.
-        inner.q_head.register_forward_pre_hook(lambda module, inputs: torch.zeros_like(inputs[0]))
-
-    if is_blind:
-        break_model(blind)
-    files, warnings = run(*LEARNS, "global_batch_size=32", "epochs=280", "eval_interval=280")
-    right = [record["diagnose/rows_right"] for record in files.train_records]
-    assert sum(0.1 < share < 0.9 for share in right) > 10
-    if is_blind:
-        (warning,) = warnings
-        assert "Q ignores whether an answer is right: in 50.0% of" in warning
-    else:
-        assert warnings == []
-
-
 def say_nothing(inner: Any) -> None:
     inner.lm_head.weight.mul_(0.001)
 

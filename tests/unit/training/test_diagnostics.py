@@ -297,18 +297,6 @@ def test_q_is_not_judged_by_few_pairs() -> None:
     assert feed(build(), hardly_ever_right)[0] == []
 
 
-def test_all_faults_at_once_are_all_told() -> None:
-    def several(step: dict[str, Any]) -> dict[str, Any]:
-        for words in (ONE_TOKEN, LARGE, Q_INF):
-            step = step | ALL[words](step)
-        return step | {"halts": YES}
-
-    warned, _ = feed(build(), several)
-    beginnings = ("1 Q logits", "of the predicted cells", "sure and wrong", "range", "always halts")
-    assert [sum(words in warning for warning in warned) for words in beginnings] == [1] * 5
-    assert len(warned) == 5
-
-
 # Shards
 
 
