@@ -59,8 +59,7 @@ class Learner:
         compiling: Compiling,
         ranks: Ranks,
     ) -> None:
-        self.config, self.facts, self.ranks = config, facts, ranks
-        self.compiling = compiling
+        self.config, self.facts, self.ranks, self.compiling = config, facts, ranks, compiling
         self.total_steps, self.model, self.forward = total_steps, model, forward
         self.exact = config.reduction == "exact"
         self.num_parts = config.num_parts(ranks.world_size)
@@ -133,10 +132,10 @@ class Learner:
             ranks=ranks,
         )
         self.outcomes = Outcomes(ranks)
-        self.diagnostics, self.diagnose_interval = None, config.diagnose_interval or 0
-        if self.diagnose_interval:
+        self.diagnostics = None
+        if config.diagnose_interval:
             self.diagnostics = Diagnostics(
-                interval=self.diagnose_interval,
+                interval=config.diagnose_interval,
                 warmup_steps=config.lr_warmup_steps,
                 log_probs=model.log_probs,
                 halting_head=model.halting_head,
@@ -183,9 +182,7 @@ class Learner:
         return (step - 1) / max(1, self.total_steps)
 
     def seed_other_ranks(self, step: int) -> None:
-        """Give other ranks random numbers of their own after `step` steps; the first one goes on
-        from the initialization.
-        """
+        """Give other ranks random numbers of their own; the first goes on from initialization."""
         if not self.ranks.is_main:
             torch.manual_seed(torch_seed(self.config.seed, step, self.ranks.rank))
 
@@ -232,7 +229,7 @@ class Learner:
         return Pass(output.carry, output.loss.detach(), [output.metrics], measured)
 
     def _diagnoses(self, step: int | None) -> bool:
-        return bool(step and self.diagnose_interval and step % self.diagnose_interval == 0)
+        return bool(step and self.diagnostics and step % self.diagnostics.interval == 0)
 
     def _measure(self, output: LossOutput) -> dict[str, Tensor]:
         """Measure a part for a diagnosis, with the weights of before the update."""
@@ -248,9 +245,7 @@ class Learner:
     def _update(
         self, loss: Tensor, factor: float | Tensor, stop: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Apply the gradients of all ranks if they are finite; returns what the bucket's `reduce`
-        does.
-        """
+        """Apply the gradients of all ranks if they are finite; returns what `reduce` does."""
         finite = loss.isfinite()
         if self.sparse:
             # Asked before the sign, which turns NaN into 0.
@@ -275,10 +270,9 @@ class Learner:
         if self.ranks.is_main:
             for warning in diagnosis.warnings:
                 warn(warning)
-        learned = self.model.learned_weights()
-        numbers = diagnosis.numbers | {f"diagnose/weight/{n}": w for n, w in learned.items()}
+        learned = {f"diagnose/weight/{n}": w for n, w in self.model.learned_weights().items()}
         told = {WARNINGS: diagnosis.warnings} if diagnosis.warnings else {}
-        return numbers | told
+        return diagnosis.numbers | learned | told
 
 
 class _Done(NamedTuple):
@@ -323,9 +317,7 @@ class MetricBlock:
     def record(
         self, shards: Sequence[Mapping[str, Tensor]], same: Tensor, host: dict[str, Any]
     ) -> None:
-        """Add a step: sums by name, 0-dim, of each shard; `same` [replicated]; what the host knows,
-        `step` at least.
-        """
+        """Add a step: sums by name of each shard, 0-dim; `same` [replicated]."""
         row = len(self._host)
         for own, sums in zip(self._sums, shards, strict=True):
             own[row] = torch.stack([sums[name].detach() for name in self.names])
@@ -362,18 +354,11 @@ class Outcomes:
         self._pending: deque[tuple[int, Tensor, Any]] = deque()
 
     def skip_from_now_if(self, not_finite: Tensor) -> Tensor:
-        """Return bool [], whether to skip a step's update: something of it is `not_finite` (bool
-        []), or an earlier one was skipped.
-        """
+        """Return bool [], whether a step is `not_finite` (bool []), or an earlier one was."""
         return self._skipping.logical_or_(not_finite)  # In place: a CUDA graph has its address.
 
     def add(self, step: int, loss: Tensor, skip: Tensor, stop: Tensor) -> None:
-        """Note a step's outcome.
-
-        Args:
-            skip: bool [], something of it is not finite on any rank.
-            stop: bool [], any rank was asked to stop.
-        """
+        """Note a step's outcome: `skip` and `stop` are bool [], as `GradientBucket.reduce` says."""
         values = torch.stack([loss.float(), skip.float(), stop.float()])
         event = None
         if self._lag:

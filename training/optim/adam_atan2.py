@@ -41,8 +41,7 @@ class AdamATan2(Optimizer):
     `betas` and the decoupled `weight_decay`. On CUDA `lr` may be a tensor, float64 [], there.
 
     `step` goes from parameter to parameter. `fused_update` takes each part of a `GradientBucket` as
-    one buffer, and clips and averages too; on a CPU 131,072 float32 numbers or more take one pass
-    over memory.
+    one buffer, and clips and averages too.
 
     Attributes:
         skip: bool [] tensor or None. While it is true, a step changes nothing, whatever the
@@ -93,9 +92,7 @@ class AdamATan2(Optimizer):
         skip: Tensor,
         factor: float | Tensor,
     ) -> None:
-        """Make an update (see `Update`), clipping and averaging in the pass of the step. Bucket and
-        average are the same in all calls.
-        """
+        """Make an update, see `Update`. Bucket and average are the same in all calls."""
         set_rates(self, factor)
         self.skip, factors = skip, bucket.clip_factors(norms)
         self._pieces = self._pieces or [self._piece(*part, average) for part in bucket.parts]
@@ -107,9 +104,7 @@ class AdamATan2(Optimizer):
     def _piece(
         self, params: list[nn.Parameter], p: Tensor, g: Tensor, average: WeightAverage | None
     ) -> "_Piece":
-        """Join the state and the average of `params`, whose weights are `p` and whose gradients are
-        `g`, and return all as one piece.
-        """
+        """Join the state and the average of `params`, whose weights are `p` and gradients `g`."""
         for own in params:
             if not self.state[own]:
                 self.state[own] = {
@@ -128,7 +123,7 @@ class AdamATan2(Optimizer):
         return _Piece(*tensors, steps.view(-1), rate, arrays)
 
     def _joined_state(self, params: list[nn.Parameter], key: str) -> Tensor:
-        """Return a quantity of all `params` as one tensor, of which theirs become views."""
+        """Return a quantity of all as one tensor, of which theirs become views."""
         whole, parts = join([self.state[p][key] for p in params])
         for p, part in zip(params, parts, strict=True):
             self.state[p][key] = part

@@ -52,10 +52,9 @@ def assign_groups(
     lr: float,
     weight_decay: float,
 ) -> list[ParamGroup]:
-    """Give every trainable parameter to one group; optional groups without any are left out.
+    """Give every trainable parameter to one group; optional groups without any are left out. `lr`
+    and `weight_decay` are those of groups that set none.
 
-    Args:
-        lr: of groups that set none, as `weight_decay`.
     Raises:
         ConfigError: a group that is not optional matches nothing, or a parameter is in no group or
             in several, or is not float32.
@@ -168,13 +167,9 @@ class GradientBucket:
     """All gradients in one float32 buffer, group by group: one collective, and one norm per group.
 
     The weights become views of another buffer, in the same order, so that an optimizer can take the
-    parameters of a group as one. After each part of a group zeros may stand, for alignment.
-
-    The gradients' buffer ends with two more numbers, which are summed over the ranks with it: how
-    many ranks saw a number that is not finite, and how many were asked to stop.
-
-    Attributes:
-        parts: one for each torch group, in their order.
+    parameters of a group as one (`parts`, one for each torch group). After each part zeros may
+    stand, for alignment. The gradients' buffer ends with two more numbers, which are summed over
+    the ranks with it: how many saw a number that is not finite, and how many were asked to stop.
 
     Args:
         groups: of parameters, whose `data` and `grad` become views of the buffers.
@@ -193,8 +188,6 @@ class GradientBucket:
     ) -> None:
         assert in_order or num_shards == 1
         self.groups, self.in_order = groups, in_order
-        limits = ((i, group.name, group.max_grad_norm) for i, group in enumerate(groups))
-        self._limits = [(i, name, limit) for i, name, limit in limits if limit is not None]
         places: list[tuple[nn.Parameter, slice]] = []
         parts: list[tuple[list[nn.Parameter], slice]] = []
         sizes, end = [], 0
@@ -223,9 +216,7 @@ class GradientBucket:
         self.select(0)
 
     def zero_(self) -> None:
-        """Set all gradients and the two further numbers to zero. Parameters whose gradient was set
-        to None have theirs in the buffer again.
-        """
+        """Set the buffer to zero, and let all parameters have their gradients in it."""
         self._shards.zero_()
         self.select(0)
 
@@ -260,10 +251,12 @@ class GradientBucket:
         return norms, skip, self.signals[1] > 0
 
     def clip_factors(self, norms: Tensor) -> dict[str, Tensor]:
-        """Return float32 [] by the name of each group that is clipped: what its gradients are to be
-        multiplied with, for their `norms`, float32 [groups].
-        """
-        return {n: (most / (norms[i] + 1e-6)).clamp_max(1.0) for i, n, most in self._limits}
+        """Return the factor of each clipped group's gradients, float32 [] by name."""
+        return {
+            group.name: (group.max_grad_norm / (norm + 1e-6)).clamp_max(1.0)
+            for group, norm in zip(self.groups, norms, strict=True)
+            if group.max_grad_norm is not None
+        }
 
     def clip_(self, norms: Tensor, skip: Tensor) -> None:
         """Clip groups by their `norms`, float32 [groups]; where `skip`, bool [], zero them all."""
@@ -282,11 +275,8 @@ def update_by(
     optimizer: Optimizer | None, bucket: GradientBucket, average: WeightAverage | None
 ) -> Update:
     """Return what makes an update from a bucket and moves an average: the `fused_update` of the
-    optimizer's class, which does it in its own pass, or else rates, clipping, step and average in
-    turn.
-
-    Args:
-        optimizer: None: there are no weights to update.
+    optimizer's class, or else rates, clipping, step and average in turn. Without an optimizer there
+    are no weights to update.
     """
     # Not an inherited one: a subclass may have a step that can do less.
     own = vars(type(optimizer)).get("fused_update", _update_in_turn)
