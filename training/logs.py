@@ -76,8 +76,8 @@ class SideLog:
     def close(self, ending: Ending = None) -> None:
         """End the log, which has 30 s for it; `ending` is the error that ends the run."""
         self._ending = ending
-        self._is_ending.set()
         if self._is_open:
+            self._is_ending.set()
             self._thread.join(_FINISH_SECONDS)
             if self._thread.is_alive():
                 self._leave_behind("finished", _FINISH_SECONDS)

@@ -252,7 +252,7 @@ class Learner:
             finite = finite & self.sparse.finite()
         norms, not_finite, stops = self.bucket.reduce(self.ranks, finite=finite, stop=stop)
         skip = self.outcomes.skip_from_now_if(not_finite)
-        with self.ranks.wait():  # On a CPU, and with the package's kernel, for `skip`.
+        with self.ranks.wait():  # On a CPU, for `skip`.
             self.update(norms, skip, factor)
         if self.sparse:
             self.sparse.lr = self.config.puzzle_emb_lr * factor

@@ -170,5 +170,5 @@ def seconds_to_first_steps(runs: Mapping[str, Any], folder: Path) -> dict[str, f
 
 @pytest.mark.mutant(fault=mutants.omit_guard)
 def test_a_package_that_may_raise_into_the_run_is_noticed(lab: Lab) -> None:
-    with pytest.raises(AssertionError, match="told to fail in log"):
+    with pytest.raises(AssertionError, match="assert 0 == 1"):  # No warning: its thread is dead.
         require_indifference(lab, "log", mutants.omit_guard)

@@ -1,9 +1,9 @@
 """AdamATan2 as the published trainers use it."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from numpy import float32
 from torch import Tensor, nn
@@ -113,14 +113,14 @@ class AdamATan2(Optimizer):
                     "exp_avg_sq": torch.zeros_like(own),
                 }
         steps, m, v = (self._joined_state(params, key) for key in ("step", "exp_avg", "exp_avg_sq"))
-        mean, arrays = average.joined(params).view(p.shape) if average else None, None
+        mean, make = average.joined(params).view(p.shape) if average else None, None
         tensors = p, g, m.view(p.shape), v.view(p.shape), mean
         if _suits_cpu_kernel(tensors):
-            from training.optim.kernels import arrays_of  # Numba takes a while to load.
+            from training.optim.kernels import arrays_of, step_  # Numba takes a while to load.
 
-            arrays = arrays_of(*tensors)
+            make = partial(step_, arrays_of(*tensors))
         rate = average.rate if average else 1.0
-        return _Piece(*tensors, steps.view(-1), rate, arrays)
+        return _Piece(*tensors, steps.view(-1), rate, make)
 
     def _joined_state(self, params: list[nn.Parameter], key: str) -> Tensor:
         """Return a quantity of all as one tensor, of which theirs become views."""
@@ -131,21 +131,19 @@ class AdamATan2(Optimizer):
 
     def _step_piece(self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None) -> None:
         """Make a step on a piece, whose gradient counts `factor` times."""
-        if piece.arrays is None:
+        if piece.make is None:
             self._step_on_device(piece, group, factor)
         elif self.skip is None or not self.skip:
-            self._step_on_cpu(piece, piece.arrays, group, factor)
+            self._step_on_cpu(piece, piece.make, group, factor)
 
     def _step_on_cpu(
         self,
         piece: "_Piece",
-        arrays: list[np.ndarray],
+        make: Callable[[StepNumbers], None],
         group: dict[str, Any],
         factor: Tensor | None,
     ) -> None:
         """Make a step in one pass."""
-        from training.optim.kernels import step_
-
         piece.steps.add_(1)
         beta1, beta2 = group["betas"]
         step = piece.steps[0].item()
@@ -158,7 +156,7 @@ class AdamATan2(Optimizer):
             rate=float32(group["lr"] / (1 - beta1**step)),
             new_in_average=float32(1 - piece.average_rate),
         )
-        step_(arrays, numbers)
+        make(numbers)
 
     def _step_on_device(
         self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None
@@ -198,7 +196,7 @@ class _Piece(NamedTuple):
     average: Tensor | None
     steps: Tensor  # All equal, since parameters of one group step together.
     average_rate: float
-    arrays: list[np.ndarray] | None  # The same for the compiled pass, where that makes the step.
+    make: Callable[[StepNumbers], None] | None  # The compiled pass, where that makes the step.
 
 
 def _suits_cpu_kernel(tensors: Iterable[Tensor | None]) -> bool:

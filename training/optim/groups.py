@@ -188,6 +188,8 @@ class GradientBucket:
     ) -> None:
         assert in_order or num_shards == 1
         self.groups, self.in_order = groups, in_order
+        limits = ((i, group.name, group.max_grad_norm) for i, group in enumerate(groups))
+        self._limits = [(i, name, limit) for i, name, limit in limits if limit is not None]
         places: list[tuple[nn.Parameter, slice]] = []
         parts: list[tuple[list[nn.Parameter], slice]] = []
         sizes, end = [], 0
@@ -252,11 +254,7 @@ class GradientBucket:
 
     def clip_factors(self, norms: Tensor) -> dict[str, Tensor]:
         """Return the factor of each clipped group's gradients, float32 [] by name."""
-        return {
-            group.name: (group.max_grad_norm / (norm + 1e-6)).clamp_max(1.0)
-            for group, norm in zip(self.groups, norms, strict=True)
-            if group.max_grad_norm is not None
-        }
+        return {n: (most / (norms[i] + 1e-6)).clamp_max(1.0) for i, n, most in self._limits}
 
     def clip_(self, norms: Tensor, skip: Tensor) -> None:
         """Clip groups by their `norms`, float32 [groups]; where `skip`, bool [], zero them all."""
