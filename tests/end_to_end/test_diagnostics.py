@@ -99,7 +99,7 @@ def test_diagnosing_changes_no_bit(run: Any, tasks_data: Path) -> None:
         assert own_record == {k: v for k, v in other.items() if not k.startswith("diagnose/")}
 
 
-# Gradients at the trunk, and halting
+# Gradients at the trunk
 
 
 @pytest.fixture
@@ -155,26 +155,6 @@ def test_a_q_heads_gradient_is_that_of_the_step(step: Any) -> None:
     expected = {"lm": 0.0, "q_halt": float(gradient.norm())}
     assert {name: float(norm) for name, norm in norms.items()} == pytest.approx(expected, rel=1e-5)
     assert expected["q_halt"] > 0
-
-
-@pytest.mark.parametrize(
-    ("more", "bias", "halts"),
-    [
-        ([], [-4.0, -5.0], True),
-        ([], [-5.0, -5.0], False),
-        (["arch=trm"], [-4.0, -5.0], False),
-        (["arch=trm"], [0.1, 5.0], True),
-        (["arch.halt_max_steps=1"], [1.0, 0.0], None),
-    ],
-)
-def test_halting_is_the_models_own_rule(
-    step: Any, more: list[str], bias: list[float], halts: bool | None
-) -> None:
-    model, output, _ = step(*more, change=lambda inner: inner.q_head.bias.copy_(torch.tensor(bias)))
-    wants = model.model.wants_to_halt(output.outputs, output.carry.steps)
-    assert (wants is None) == (halts is None)
-    if wants is not None:
-        assert wants.tolist() == output.carry.halted.tolist() == [halts] * 4
 
 
 # Warnings
