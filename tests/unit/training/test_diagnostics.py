@@ -290,11 +290,11 @@ def test_a_head_may_be_loud_when_the_tokens_are_right() -> None:
 
 
 def test_q_is_not_judged_by_few_pairs() -> None:
-    def hardly_ever_right(step: dict[str, Any]) -> dict[str, Any]:
-        few = step | ignore_correctness(step)
+    def two_rows(step: dict[str, Any]) -> dict[str, Any]:
+        few = step | {"q_halt_logits": torch.zeros(B)}
         return {name: few[name][:2] for name in ("logits", "labels", "q_halt_logits", "halts")}
 
-    assert feed(build(), hardly_ever_right)[0] == []
+    assert feed(build(), two_rows)[0] == []
 
 
 # Shards
