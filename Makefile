@@ -14,8 +14,10 @@ MINUTES ?= 9
 GPU_READY := $(if $(filter $(VENV)/%,$(PY)),$(READY))
 GPU_WHEELS = $(if $(WHEELS),@$(PY) -m pip install --quiet --no-index --no-deps --upgrade --target gpu/wheels $(WHEELS)/*.whl)
 GPU := PYTHONPATH="$(CURDIR):$(CURDIR)/gpu/wheels:$$PYTHONPATH" $(PY) -m scripts.
-REHEARSED_RUN := $(GPU)gpu_train hrm_sudoku_extreme_1k_laptop --minutes 0 --folder gpu/rehearsal device=cpu compile=false num_threads=1 \
-	data_path=tests/parity/published_format/data global_batch_size=1 log_interval=1 arch.hidden_size=32 arch.num_heads=2 evaluators=[]
+TRAIN = env PYTHONPATH="$(CURDIR):$(CURDIR)/gpu/wheels:$$PYTHONPATH" $(PY) pretrain.py logger=jsonl
+REHEARSED_RUN = $(TRAIN) experiment=hrm_sudoku_extreme_1k_laptop checkpoint_path=gpu/rehearsal/train device=cpu compile=false \
+	num_threads=1 data_path=tests/parity/published_format/data global_batch_size=1 log_interval=1 arch.hidden_size=32 \
+	arch.num_heads=2 evaluators=[]
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-extreme demo-arc pictures test test-slow chaos chaos-quick check format config bench weight gpu gpu-train gpu-rehearsal clean
@@ -86,13 +88,14 @@ gpu: $(GPU_READY) ## Test and time all on one NVIDIA GPU into gpu/, in MINUTES=9
 
 gpu-train: $(GPU_READY) ## Train EXPERIMENT=NAME for MINUTES=9 and save; the same command goes on
 	$(GPU_WHEELS)
-	@$(GPU)gpu_train $(EXPERIMENT) --minutes $(MINUTES) $(SETTINGS)
+	timeout --kill-after=120 --preserve-status $(MINUTES)m \
+		$(TRAIN) experiment=$(EXPERIMENT) checkpoint_path=gpu/train/$(EXPERIMENT) $(SETTINGS) || [ $$? -eq 75 ]
 
 gpu-rehearsal: $(GPU_READY) ## Run every line of both on a CPU with tiny sizes
 	@rm -rf gpu/rehearsal
 	@$(GPU)gpu_programme --rehearsal --minutes 40 --folder gpu/rehearsal
-	@$(REHEARSED_RUN)
-	@$(REHEARSED_RUN)
+	@$(REHEARSED_RUN) max_steps=1
+	@$(REHEARSED_RUN) max_steps=2
 
 clean: ## Remove caches and build products (not data, runs or .venv)
 	rm -rf build *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -5,7 +5,7 @@ on the host. Nothing here changes what a run computes.
 """
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
@@ -37,7 +37,6 @@ FLAT_ENTROPY = 0.98
 # Below this a calibrated model is right in at least 9 of 10 cells; one that is wrong in half of
 # them is not uncertain but stuck.
 SURE_ENTROPY = 0.05
-SURE_CELLS_RIGHT = 0.5
 # Differences of 20 settle a softmax; neighbours of 1,000 are 4 to 8 apart in bfloat16.
 LARGE_LOGIT = 1000.0
 # Halting is settled when at most one row in fifty goes against it; half of the rows right (or
@@ -50,14 +49,65 @@ CHANCE_AUC = 0.6
 # A head with ten times the gradient of the token head decides the trunk's direction alone. The
 # other way round is no fault: tokens are the task, and Q starts with no gradient at the trunk.
 OUTWEIGHS = 10.0
-TASK_HEAD = "lm"
-# What may be wrong, by the name under which a checkpoint knows it, in the order of the warnings.
-# Values that are not finite are told at once and during warm-up too.
+TASK_GRADIENT = "gradient/lm"
 NOT_FINITE = "not_finite"
-FAULTS = (
-    *(NOT_FINITE, "one_token", "flat", "sure_and_wrong", "large_logits"),
-    *("always_halts", "always_continues", "ignores_correctness", "outweighs"),
-)
+
+Facts = Mapping[str, Any]
+"""Numbers by name, NaN where there is nothing to stand on: then no comparison holds."""
+
+# What may be wrong, by the name under which a checkpoint knows it: when, and what is told.
+# Values that are not finite are told at once and during warm-up too.
+FAULTS: dict[str, tuple[Callable[[Facts], bool], str]] = {
+    NOT_FINITE: (
+        lambda n: n[NOT_FINITE] != "",
+        "not finite: {not_finite}; a lower lr or a max_grad_norm in optimizer.groups usually helps",
+    ),
+    "one_token": (
+        lambda n: 1 - n["top_token_share"] < OTHERS_SHARE * (1 - n["top_token_label_share"]),
+        "{top_token_share:.1%} of the predicted cells are token {top_token:.0f} (its share of the "
+        "labels is {top_token_label_share:.1%}): the model says one thing for everything; a lower "
+        "lr or a longer lr_warmup_steps usually helps",
+    ),
+    "flat": (
+        lambda n: n["entropy"] > FLAT_ENTROPY,
+        "the logits are flat: the entropy of the predictions is {entropy:.1%} of the largest "
+        "possible; a higher lr or a lower weight_decay usually helps",
+    ),
+    "sure_and_wrong": (
+        lambda n: n["entropy"] < SURE_ENTROPY and n["cells_right"] < HALF,
+        "the model is sure and wrong: the entropy of the predictions is {entropy:.1%} of the "
+        "largest possible, and {cells_right:.1%} of the cells are right; a lower lr or a higher "
+        "weight_decay usually helps",
+    ),
+    "large_logits": (
+        lambda n: max(-n["logits_min"], n["logits_max"]) >= LARGE_LOGIT,
+        "the token logits range from {logits_min:.3g} to {logits_max:.3g}, too far to tell "
+        "neighbours apart in bfloat16; a lower lr or a higher weight_decay usually helps",
+    ),
+    "always_halts": (
+        lambda n: n["window_halts"] >= 1 - ONE_SIDED and n["window_right"] <= HALF,
+        "{who} always halts: {window_halts:.1%} of the rows, although {window_right:.1%} are "
+        "right; a higher arch.halt_exploration_prob usually helps",
+    ),
+    "always_continues": (
+        lambda n: n["window_halts"] <= ONE_SIDED and n["window_right"] >= HALF,
+        "{who} always continues: it halts {window_halts:.1%} of the rows, although "
+        "{window_right:.1%} are right; a higher rate of it (optimizer=grouped "
+        "optimizer.groups.{head}.lr) usually helps",
+    ),
+    "ignores_correctness": (
+        lambda n: n["window_auc"] + 2 * n["window_error"] < CHANCE_AUC,
+        "{who} ignores whether an answer is right: in {window_auc:.1%} of {window_pairs:,.0f} "
+        "pairs its value is higher for the right row than for the wrong one (chance is 50%); a "
+        "higher rate of it (optimizer=grouped optimizer.groups.{head}.lr) usually helps",
+    ),
+    # Where most rows are right, the token head has little left to say, and others may be louder.
+    "outweighs": (
+        lambda n: n["rows_right"] < HALF and OUTWEIGHS * n[TASK_GRADIENT] < n["loudest"] < math.inf,
+        "the gradient of head {loudest_head} at the trunk ({loudest:.3g}) outweighs that of the "
+        "token head ({gradient/lm:.3g}); a lower arch.loss.weights.{loudest_head} usually helps",
+    ),
+}
 
 
 class Diagnosis(NamedTuple):
@@ -67,53 +117,27 @@ class Diagnosis(NamedTuple):
     warnings: list[str]
 
 
-def head_gradient_norms(losses: Mapping[str, Tensor], answer: Tensor) -> dict[str, Tensor]:
-    """L2 norm, 0-dim, of the gradient of each head's loss (0-dim) with respect to `answer`.
-
-    No parameter's gradient is touched, and the graph stays.
-    """
-    norms = {}
-    for name, loss in losses.items():
-        if loss.requires_grad:
-            (grad,) = torch.autograd.grad(loss, answer, retain_graph=True, materialize_grads=True)
-            norms[name] = grad.float().norm()
-        else:
-            norms[name] = answer.new_zeros((), dtype=torch.float32)
-    return norms
-
-
 def trunk_gradient_norms(
     model: ACTLossHead, output: LossOutput, global_batch_size: int
 ) -> dict[str, Tensor]:
     """Norms of the heads' gradients at the trunk's answer, float32 0-dim, as they enter the loss.
 
     The heads read the answer once more outside the step's own graph, which a compiled model does
-    not show; random numbers that they draw (dropout) are put back.
+    not show; random numbers that they draw (dropout) are put back. No parameter's gradient is
+    touched.
     """
     answer = output.carry.inner[model.model.inner.latents[0]].detach().requires_grad_()
     devices = [answer.device] if answer.device.type == "cuda" else []
+    norms = {}
     with torch.random.fork_rng(devices), torch.enable_grad():
-        losses = model.weighted_losses(output, answer)
-        means = {name: loss / global_batch_size for name, loss in losses.items()}
-        return head_gradient_norms(means, answer)
-
-
-class MeasuredShard(NamedTuple):
-    """One shard on the device.
-
-    Attributes:
-        sums: over the cells, by name, 0-dim or [V].
-        rows: float64 [B, 4]: has labels, wholly right, would halt, q_halt; 0 where there is none.
-        halting_head: name of the head that gives q_halt, if there is one.
-        has_halting: whether it has a say.
-        head_squares: squares of the heads' gradient norms, 0-dim.
-    """
-
-    sums: dict[str, Tensor]
-    rows: Tensor
-    halting_head: str | None
-    has_halting: bool
-    head_squares: dict[str, Tensor]
+        for name, loss in model.weighted_losses(output, answer).items():
+            norms[name] = answer.new_zeros((), dtype=torch.float32)
+            if loss.requires_grad:
+                (grad,) = torch.autograd.grad(
+                    loss / global_batch_size, answer, retain_graph=True, materialize_grads=True
+                )
+                norms[name] = grad.float().norm()
+    return norms
 
 
 class Diagnostics:
@@ -150,9 +174,8 @@ class Diagnostics:
         q_halt_logits: Tensor | None,
         halts: Tensor | None,
         head_norms: Mapping[str, Tensor],
-    ) -> MeasuredShard:
-        """Measure a shard, on the device: only finite logits of tokens that the head may predict,
-        and of the entropy only cells all of whose logits are finite.
+    ) -> dict[str, Tensor]:
+        """Measure a shard, on the device.
 
         Args:
             logits: [B, S, V].
@@ -160,62 +183,49 @@ class Diagnostics:
             q_halt_logits: [B], None without a head that says when to halt.
             halts: bool [B], rows that it would halt; None where it has no say.
             head_norms: gradient norms at the trunk, over the shard's rows, 0-dim each.
+        Returns:
+            sums over the cells, 0-dim or [V]; `rows`, float64 [B, 4]: has labels, wholly right,
+            would halt, q_halt, 0 where there is none; squares of `head_norms` (`gradient/...`).
         """
-        logits = logits.detach()
-        wide, vocab_size = widened(logits), logits.shape[-1]
-        finite = wide.isfinite()
-        known = torch.where(finite, wide, 0.0)
-        told = finite & (wide > NEVER / 2)
-        ranged = torch.where(told, wide, 0.0)
-        log_p = self._log_probs(known)
-        entropy = -(log_p.exp() * log_p).sum(-1)
-        labelled = labels != IGNORE_LABEL_ID
-        clean = labelled & finite.all(-1)
-        predicted = logits.argmax(-1)
-        right = predicted == labels
-        sums = {
-            "logits": told.sum(),
-            "logits_sum": ranged.sum(dtype=torch.float64),
-            "logits_squares": ranged.square().sum(dtype=torch.float64),
-            "logits_min": torch.where(told, wide, math.inf).min(),
-            "logits_max": torch.where(told, wide, -math.inf).max(),
-            "logits_nonfinite": (~finite).sum(),
-            "entropy": torch.where(clean, entropy, 0.0).sum(dtype=torch.float64),
-            "clean_cells": clean.sum(),
-            "cells_right": (labelled & right).sum(),
-            "predicted": torch.bincount(predicted[labelled].long(), minlength=vocab_size),
-            "labels": torch.bincount(labels[labelled].long(), minlength=vocab_size),
-        }
+        labelled, right = labels != IGNORE_LABEL_ID, logits.argmax(-1) == labels
         rows_right = (~labelled | right).all(-1)
         none = torch.zeros_like(rows_right)
         columns = [labelled.any(-1), rows_right, halts, q_halt_logits]
         rows = torch.stack([(none if c is None else c.detach()).double() for c in columns], -1)
-        sums["q_nonfinite"] = (~rows[:, 3].isfinite()).sum()
-        head = None if q_halt_logits is None else self._halting_head
-        squares = {name: norm.square() for name, norm in head_norms.items()}
-        return MeasuredShard(sums, rows, head, halts is not None, squares)
+        return {
+            **_cell_sums(logits.detach(), labels, self._log_probs),
+            "rows": rows,
+            "q_nonfinite": (~rows[:, 3].isfinite()).sum(),
+            "has_q": rows.new_tensor(q_halt_logits is not None),
+            "has_halting": rows.new_tensor(halts is not None),
+            **{f"gradient/{name}": norm.square() for name, norm in head_norms.items()},
+        }
 
     def diagnose(
-        self, step: int, shards: Sequence[MeasuredShard], group_norms: Mapping[str, Tensor]
+        self, step: int, shards: Sequence[dict[str, Tensor]], group_norms: Mapping[str, Tensor]
     ) -> Diagnosis:
         """Bring the shards of all ranks together and judge them, which waits for the device;
         `group_norms` are of the optimizer's groups' gradients, 0-dim, the same on all ranks.
         """
-        seen, warm = _gather(self._ranks, shards, group_norms), step > self.warmup_steps
+        norms = {f"group/{name}": norm for name, norm in group_norms.items()}
+        seen, warm = _gather(self._ranks, [own | norms for own in shards]), step > self.warmup_steps
         q = _q_sums(seen)
         numbers = _numbers(seen, q)
         if warm:
             self._window.append(q)
-        faults = _cell_faults(seen, numbers)
+        head = self._halting_head or ""
+        who = "Q" if head == "q_head" else f"the {head}".replace("_", " ")
+        facts = numbers | _loudest(numbers) | {"who": who, "head": head}
+        facts[NOT_FINITE] = _not_finite(seen, numbers)
         if len(self._window) == WINDOW:
-            window = _QSums(*map(sum, zip(*self._window, strict=True)))
-            faults |= _halting_faults(seen, window)
-        warnings = []
+            facts |= _over_window(_QSums(*map(sum, zip(*self._window, strict=True))), seen)
+        facts, warnings = defaultdict(lambda: math.nan, facts), []
         for name in FAULTS if warm else [NOT_FINITE]:
-            at_once = name == NOT_FINITE and name in faults
-            confirmations = 1 if at_once else self._confirmations
-            if self._conditions[name].tell(name in faults, confirmations):
-                warnings.append(f"after step {step:,} {faults[name]}")
+            holds, text = FAULTS[name]
+            is_wrong = holds(facts)
+            confirmations = 1 if name == NOT_FINITE and is_wrong else self._confirmations
+            if self._conditions[name].tell(is_wrong, confirmations):
+                warnings.append(f"after step {step:,} {text.format_map(facts)}")
         return Diagnosis({f"diagnose/{name}": n for name, n in numbers.items()}, warnings)
 
     def state(self) -> dict[str, Any]:
@@ -248,42 +258,51 @@ class _Condition:
         return holds
 
 
-class _Gathered(NamedTuple):
-    """One step on the host, over all shards of all ranks: `MeasuredShard`, with gradient norms."""
+def _cell_sums(
+    logits: Tensor, labels: Tensor, log_probs: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """Sum over cells: only finite logits of tokens that the head may predict, and of the entropy
+    only cells all of whose logits are finite.
+    """
+    wide, predicted = widened(logits), logits.argmax(-1)
+    finite = wide.isfinite()
+    told = finite & (wide > NEVER / 2)
+    ranged = torch.where(told, wide, 0.0)
+    log_p = log_probs(torch.where(finite, wide, 0.0))
+    entropy = -(log_p.exp() * log_p).sum(-1)
+    labelled = labels != IGNORE_LABEL_ID
+    clean = labelled & finite.all(-1)
+    return {
+        "logits": told.sum(),
+        "logits_sum": ranged.sum(dtype=torch.float64),
+        "logits_squares": ranged.square().sum(dtype=torch.float64),
+        "logits_min": torch.where(told, wide, math.inf).min(),
+        "logits_max": torch.where(told, wide, -math.inf).max(),
+        "logits_nonfinite": (~finite).sum(),
+        "entropy": torch.where(clean, entropy, 0.0).sum(dtype=torch.float64),
+        "clean_cells": clean.sum(),
+        "cells_right": (labelled & (predicted == labels)).sum(),
+        "predicted": torch.bincount(predicted[labelled].long(), minlength=logits.shape[-1]),
+        "labels": torch.bincount(labels[labelled].long(), minlength=logits.shape[-1]),
+    }
 
-    sums: dict[str, np.ndarray]  # float64 [1] or [V]
-    rows: np.ndarray
-    halting_head: str | None
-    has_halting: bool
-    head_norms: dict[str, float]
-    group_norms: dict[str, float]
 
-    def sum(self, name: str) -> float:
-        return float(self.sums[name][0])
-
-
-def _gather(
-    ranks: Ranks, shards: Sequence[MeasuredShard], group_norms: Mapping[str, Tensor]
-) -> _Gathered:
-    """Bring everything to the host of every rank at once."""
-    first = shards[0]
-    parts = [
-        [*shard.sums.values(), *shard.head_squares.values(), *group_norms.values(), shard.rows]
-        for shard in shards
-    ]
-    flat = [torch.cat([part.detach().double().reshape(-1) for part in own]) for own in parts]
+def _gather(ranks: Ranks, shards: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
+    """Bring the shards of all ranks to the host of every rank; returns float64 by name: what they
+    come to in all, [1] or [V]; `rows` [B, 4].
+    """
+    flat = [torch.cat([v.detach().double().reshape(-1) for v in own.values()]) for own in shards]
     gathered = ranks.to_host(ranks.concat(torch.stack(flat))).numpy()
-    ends = np.cumsum([part.numel() for part in parts[0]])[:-1]
-    values = iter(np.split(gathered, ends, axis=1))  # [shards, size] each.
-    reductions = {"logits_min": np.min, "logits_max": np.max}
-    return _Gathered(
-        {name: reductions.get(name, np.sum)(next(values), axis=0) for name in first.sums},
-        head_norms={name: float(next(values).sum()) ** 0.5 for name in first.head_squares},
-        group_norms={name: float(next(values)[0, 0]) for name in group_norms},
-        rows=next(values).reshape(-1, first.rows.shape[1]),
-        halting_head=first.halting_head,
-        has_halting=first.has_halting,
-    )
+    ends = np.cumsum([value.numel() for value in shards[0].values()])[:-1]
+    seen = {}
+    for name, values in zip(shards[0], np.split(gathered, ends, axis=1), strict=True):
+        if name == "rows":
+            seen[name] = values.reshape(-1, shards[0]["rows"].shape[1])
+        elif name in ("logits_min", "logits_max"):
+            seen[name] = (np.min if name == "logits_min" else np.max)(values, axis=0)
+        else:
+            seen[name] = values[0] if name.startswith("group/") else values.sum(axis=0)
+    return seen
 
 
 class _QSums(NamedTuple):
@@ -301,118 +320,69 @@ class _QSums(NamedTuple):
     halts: float  # Rows that Q would halt.
 
 
-def _q_sums(seen: _Gathered) -> _QSums:
-    rows = seen.rows[seen.rows[:, 0] > 0]  # The others count as right without being it.
+def _q_sums(seen: Mapping[str, np.ndarray]) -> _QSums:
+    rows = seen["rows"][seen["rows"][:, 0] > 0]  # The others count as right without being it.
     right, halts, q = rows[:, 1] > 0, rows[:, 2].sum(), rows[:, 3]
     good, bad = q[right & np.isfinite(q)], np.sort(q[~right & np.isfinite(q)])
     below = np.searchsorted(bad, good, "left") + np.searchsorted(bad, good, "right")
-    pairs = len(good) * len(bad) if seen.halting_head else 0
+    pairs = len(good) * len(bad) if seen["has_q"][0] else 0
     variance = pairs * (len(good) + len(bad) + 1) / 12
     return _QSums(*map(float, (pairs, below.sum() / 2, variance, len(rows), right.sum(), halts)))
 
 
-def _numbers(seen: _Gathered, q: _QSums) -> dict[str, float]:
+def _numbers(seen: Mapping[str, np.ndarray], q: _QSums) -> dict[str, float]:
     """What is reported; what has nothing to stand on is left out."""
-    numbers = {"nonfinite": seen.sum("logits_nonfinite") + seen.sum("q_nonfinite")}
-    if count := seen.sum("logits"):
-        mean = seen.sum("logits_sum") / count
-        spread = seen.sum("logits_squares") / count - mean**2
-        numbers["logits_min"] = seen.sum("logits_min")
-        numbers["logits_max"] = seen.sum("logits_max")
+    one = {name: float(values[0]) for name, values in seen.items() if values.shape == (1,)}
+    numbers = {"nonfinite": one["logits_nonfinite"] + one["q_nonfinite"]}
+    if count := one["logits"]:
+        spread = one["logits_squares"] / count - (one["logits_sum"] / count) ** 2
+        numbers |= {name: one[name] for name in ("logits_min", "logits_max")}
         numbers["logits_std"] = max(spread, 0.0) ** 0.5
-    predicted, labels = seen.sums["predicted"], seen.sums["labels"]
+    predicted, labels = seen["predicted"], seen["labels"]
     if cells := labels.sum():
         token = int(predicted.argmax())
         numbers["top_token"] = token
         numbers["top_token_share"] = float(predicted[token] / cells)
         numbers["top_token_label_share"] = float(labels[token] / cells)
-        numbers["cells_right"] = float(seen.sum("cells_right") / cells)
-    if cells := seen.sum("clean_cells"):
-        numbers["entropy"] = seen.sum("entropy") / cells / math.log(len(labels))
+        numbers["cells_right"] = float(one["cells_right"] / cells)
+    if cells := one["clean_cells"]:
+        numbers["entropy"] = one["entropy"] / cells / math.log(len(labels))
     if q.rows:
         numbers["rows_right"] = q.right / q.rows
-        if seen.has_halting:
+        if one["has_halting"]:
             numbers["halts"] = q.halts / q.rows
     if q.pairs:
         numbers["q_auc"] = q.wins / q.pairs
-    return numbers | {f"gradient/{name}": norm for name, norm in seen.head_norms.items()}
+    norms = {name: value**0.5 for name, value in one.items() if name.startswith("gradient/")}
+    return numbers | norms
 
 
-def _cell_faults(seen: _Gathered, numbers: Mapping[str, float]) -> dict[str, str]:
-    """What is wrong with this step's logits and gradients, by name."""
-    faults = {}
-    counts = {"token logits": seen.sum("logits_nonfinite"), "Q logits": seen.sum("q_nonfinite")}
+def _over_window(q: _QSums, seen: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Return what the halting of the last steps is judged by."""
+    facts = {}
+    if q.rows and seen["has_halting"][0]:
+        facts |= {"window_halts": q.halts / q.rows, "window_right": q.right / q.rows}
+    if q.pairs:
+        facts |= {"window_pairs": q.pairs, "window_auc": q.wins / q.pairs}
+        facts["window_error"] = q.variance**0.5 / q.pairs
+    return facts
+
+
+def _loudest(numbers: Mapping[str, float]) -> dict[str, Any]:
+    """Return the head with the largest gradient beside the token head."""
+    norms = {name: n for name, n in numbers.items() if name.startswith("gradient/")}
+    norms.pop(TASK_GRADIENT, None)
+    if not norms:
+        return {}
+    name, norm = max(norms.items(), key=lambda item: item[1])
+    return {"loudest": norm, "loudest_head": name.removeprefix("gradient/")}
+
+
+def _not_finite(seen: Mapping[str, np.ndarray], numbers: Mapping[str, float]) -> str:
+    """Name what is not finite."""
+    counts = {"token logits": seen["logits_nonfinite"][0], "Q logits": seen["q_nonfinite"][0]}
     parts = [f"{count:,.0f} {name}" for name, count in counts.items() if count]
-    for kind, norms in (("head", seen.head_norms), ("group", seen.group_norms)):
-        bad = [name for name, norm in norms.items() if not math.isfinite(norm)]
-        parts += [f"the gradient of {kind} {name}" for name in bad]
-    if parts:
-        faults[NOT_FINITE] = (
-            f"not finite: {', '.join(parts)}; a lower lr or a max_grad_norm in optimizer.groups "
-            "usually helps"
-        )
-    share, in_labels = numbers.get("top_token_share", 0.0), numbers.get("top_token_label_share", 0)
-    if 1 - share < OTHERS_SHARE * (1 - in_labels):
-        faults["one_token"] = (
-            f"{_percent(share)} of the predicted cells are token {numbers['top_token']:.0f} (its "
-            f"share of the labels is {_percent(in_labels)}): the model says one thing for "
-            "everything; a lower lr or a longer lr_warmup_steps usually helps"
-        )
-    if (entropy := numbers.get("entropy", HALF)) > FLAT_ENTROPY:
-        faults["flat"] = (
-            f"the logits are flat: the entropy of the predictions is {_percent(entropy)} of the "
-            "largest possible; a higher lr or a lower weight_decay usually helps"
-        )
-    if entropy < SURE_ENTROPY and numbers["cells_right"] < SURE_CELLS_RIGHT:
-        faults["sure_and_wrong"] = (
-            f"the model is sure and wrong: the entropy of the predictions is {_percent(entropy)} "
-            f"of the largest possible, and {_percent(numbers['cells_right'])} of the cells are "
-            "right; a lower lr or a higher weight_decay usually helps"
-        )
-    low, high = numbers.get("logits_min", 0.0), numbers.get("logits_max", 0.0)
-    if max(-low, high) >= LARGE_LOGIT:
-        faults["large_logits"] = (
-            f"the token logits range from {low:.3g} to {high:.3g}, too far to tell neighbours "
-            "apart in bfloat16; a lower lr or a higher weight_decay usually helps"
-        )
-    others = {name: norm for name, norm in seen.head_norms.items() if name != TASK_HEAD}
-    # Where most rows are right, the token head has little left to say, and others may be louder.
-    if others and numbers.get("rows_right", 1.0) < HALF:
-        name, norm = max(others.items(), key=lambda item: item[1])
-        task = seen.head_norms[TASK_HEAD]
-        if OUTWEIGHS * task < norm < math.inf:
-            faults["outweighs"] = (
-                f"the gradient of head {name} at the trunk ({norm:.3g}) outweighs that of the "
-                f"token head ({task:.3g}); a lower arch.loss.weights.{name} usually helps"
-            )
-    return faults
-
-
-def _halting_faults(seen: _Gathered, q: _QSums) -> dict[str, str]:
-    """What is wrong with the halting of the last steps, by name."""
-    faults = {}
-    who = "Q" if seen.halting_head == "q_head" else f"the {seen.halting_head}".replace("_", " ")
-    rate = f"a higher rate of it (optimizer=grouped optimizer.groups.{seen.halting_head}.lr)"
-    if seen.has_halting and q.rows:
-        halts, right = _percent(q.halts / q.rows), _percent(q.right / q.rows)
-        if q.halts >= (1 - ONE_SIDED) * q.rows and q.right <= HALF * q.rows:
-            faults["always_halts"] = (
-                f"{who} always halts: {halts} of the rows, although {right} are right; a higher "
-                "arch.halt_exploration_prob usually helps"
-            )
-        if q.halts <= ONE_SIDED * q.rows and q.right >= HALF * q.rows:
-            faults["always_continues"] = (
-                f"{who} always continues: it halts {halts} of the rows, although {right} are "
-                f"right; {rate} usually helps"
-            )
-    if q.pairs and q.wins / q.pairs + 2 * (q.variance**0.5 / q.pairs) < CHANCE_AUC:
-        faults["ignores_correctness"] = (
-            f"{who} ignores whether an answer is right: in {_percent(q.wins / q.pairs)} of "
-            f"{q.pairs:,.0f} pairs its value is higher for the right row than for the wrong one "
-            f"(chance is 50 %); {rate} usually helps"
-        )
-    return faults
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+    norms = {f"head {n}": v for n, v in numbers.items() if n.startswith("gradient/")}
+    norms |= {n.replace("/", " "): v[0] for n, v in seen.items() if n.startswith("group/")}
+    bad = [name for name, norm in norms.items() if not math.isfinite(norm)]
+    return ", ".join([*parts, *(f"the gradient of {n.replace('gradient/', '')}" for n in bad)])

@@ -16,7 +16,6 @@ from models.heads.base import Examples
 from runtime.ranks import Ranks, sum_in_order
 from runtime.streams import torch_seed
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
-from training.diagnostics import MeasuredShard
 from training.optim.groups import GradientBucket
 from training.optim.sparse_sign_sgd import SparseSignSGD
 
@@ -27,7 +26,7 @@ class Pass(NamedTuple):
     carry: ACTCarry
     loss: Tensor  # 0-dim, summed over the sequences.
     metrics: list[dict[str, Tensor]]  # Of each part.
-    measured: list[MeasuredShard]  # Of each part if the step is diagnosed, else empty.
+    measured: list[dict[str, Tensor]]  # Of each part if the step is diagnosed, else empty.
 
 
 class Parts:

@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from runtime.errors import CheckpointError, disk_errors
 from runtime.files import replacing, require_no_link
 from runtime.ranks import Ranks
-from runtime.text import shown
 
 FOLDER = "profile"
 # Steps of this start, from 1: the first ones compile and warm up.
@@ -27,7 +25,7 @@ class StepProfiler:
     surrounds the training.
 
     Args:
-        ranks: of CUDA, the kernels on the device are recorded, too, and make the table.
+        ranks: of CUDA, the kernels on the device are recorded, too, and order the table.
         say: prints a line for people.
     """
 
@@ -78,21 +76,6 @@ class StepProfiler:
                 gzip.open(file, "wb") as packed,
             ):
                 shutil.copyfileobj(trace, packed)
-        self._say(f"profile: {path}; the dearest operations, each without those that it calls:")
-        for line in self._dearest():
-            self._say(line)
-
-    def _dearest(self) -> list[str]:
-        """Return a line for each of the operations whose own time is longest."""
-        where = DeviceType.CUDA if self._on_cuda else DeviceType.CPU
-        own = "self_device_time_total" if self._on_cuda else "self_cpu_time_total"
-        found = [
-            (getattr(each, own), each.count, each.key)
-            for each in self._profile.key_averages()
-            if each.device_type == where and not each.is_user_annotation
-        ]
-        total = sum(time for time, _, _ in found)
-        return [
-            f"{time / total:6.1%} {time / 1e3:10.3f} ms {count:6} x  {shown(name, 60)}"
-            for time, count, name in sorted(found, reverse=True)[:_NUM_OPERATIONS]
-        ]
+        key = f"self_{'device' if self._on_cuda else 'cpu'}_time_total"
+        table = self._profile.key_averages().table(sort_by=key, row_limit=_NUM_OPERATIONS)
+        self._say(f"profile: {path}; the dearest operations:\n{table}")

@@ -29,7 +29,7 @@ from runtime.streams import Address, torch_seed
 from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import TrainConfig
 from training.data import data_facts, published_total_steps
-from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
+from training.diagnostics import Diagnostics, trunk_gradient_norms
 from training.optim.ema import WeightAverage
 from training.optim.groups import GradientBucket, build_optimizer, groups_of, lr_factor, update_by
 from training.optim.sparse_sign_sgd import SparseSignSGD
@@ -59,8 +59,7 @@ class Learner:
         compiling: Compiling,
         ranks: Ranks,
     ) -> None:
-        self.config, self.facts, self.ranks = config, facts, ranks
-        self.compiling = compiling
+        self.config, self.facts, self.ranks, self.compiling = config, facts, ranks, compiling
         self.total_steps, self.model, self.forward = total_steps, model, forward
         self.exact = config.reduction == "exact"
         self.num_parts = config.num_parts(ranks.world_size)
@@ -75,10 +74,8 @@ class Learner:
         self._add_records()
         self.graph = CudaGraph(self._recorded_work, "cuda_graph") if config.cuda_graph else None
         if self.graph and (ranks.device.type != "cuda" or ranks.active):
-            raise ConfigError(
-                "cuda_graph=true needs a CUDA device and one process without a launcher, this run "
-                f"is on {ranks}; use cuda_graph=false"
-            )
+            needed = "a CUDA device and one process without a launcher"
+            raise ConfigError(f"cuda_graph=true needs {needed}, this run is on {ranks}")
         self.seed_other_ranks(0)
 
     def _add_optimizers(self) -> None:
@@ -90,18 +87,16 @@ class Learner:
         self.bucket = GradientBucket(
             self.groups, ranks.device, num_shards=self.num_shards, in_order=self.exact
         )
-        betas = (config.beta1, config.beta2)
-        self.optimizer = (
-            build_optimizer(config.optimizer, self.groups, betas) if self.groups else None
-        )
+        self.optimizer = None
+        if self.groups:
+            betas = (config.beta1, config.beta2)
+            self.optimizer = build_optimizer(config.optimizer, self.groups, betas)
         self.average = WeightAverage(model, config.ema_rate) if config.ema else None
         self.update = update_by(self.optimizer, self.bucket, self.average)
         self.sparse = None
         if (embedding := model.puzzle_embedding) is not None:
-            weight_decay = config.puzzle_emb_weight_decay
-            self.sparse = SparseSignSGD(
-                embedding, ranks, lr=config.puzzle_emb_lr, weight_decay=weight_decay
-            )
+            rates = {"lr": config.puzzle_emb_lr, "weight_decay": config.puzzle_emb_weight_decay}
+            self.sparse = SparseSignSGD(embedding, ranks, **rates)
 
     def _add_schedule(self) -> None:
         """Set up the schedule of the rates, and the address of a step's random numbers."""
@@ -136,10 +131,10 @@ class Learner:
             ranks=ranks,
         )
         self.outcomes = Outcomes(ranks)
-        self.diagnostics, self.diagnose_interval = None, config.diagnose_interval or 0
-        if self.diagnose_interval:
+        self.diagnostics = None
+        if config.diagnose_interval:
             self.diagnostics = Diagnostics(
-                interval=self.diagnose_interval,
+                interval=config.diagnose_interval,
                 warmup_steps=config.lr_warmup_steps,
                 log_probs=model.log_probs,
                 halting_head=model.halting_head,
@@ -188,23 +183,16 @@ class Learner:
         return (step - 1) / max(1, self.total_steps)
 
     def seed_other_ranks(self, step: int) -> None:
-        """Give other ranks random numbers of their own after `step` steps; the first one goes on
-        from the initialization.
-        """
+        """Give other ranks random numbers of their own; the first goes on from initialization."""
         if not self.ranks.is_main:
             torch.manual_seed(torch_seed(self.config.seed, step, self.ranks.rank))
 
     def _recorded_work(
-        self,
-        carry: dict[str, Tensor],
-        batch: Examples,
-        drawn: dict[str, Tensor],
-        asked: dict[str, Tensor],
+        self, carry: Examples, batch: Examples, drawn: Drawn, asked: dict[str, Tensor]
     ) -> "_Done":
         """A step's work in a CUDA graph, for which all that changes is on the device."""
-        return self._work(
-            ACTCarry.from_tensors(carry), batch, drawn, asked["factor"], asked["stop"]
-        )
+        held = ACTCarry.from_tensors(carry)
+        return self._work(held, batch, drawn, asked["factor"], asked["stop"])
 
     def _work(
         self,
@@ -242,9 +230,9 @@ class Learner:
         return Pass(output.carry, output.loss.detach(), [output.metrics], measured)
 
     def _diagnoses(self, step: int | None) -> bool:
-        return bool(step and self.diagnose_interval and step % self.diagnose_interval == 0)
+        return bool(step and self.diagnostics and step % self.diagnostics.interval == 0)
 
-    def _measure(self, output: LossOutput) -> MeasuredShard:
+    def _measure(self, output: LossOutput) -> dict[str, Tensor]:
         """Measure a part for a diagnosis, with the weights of before the update."""
         assert self.diagnostics
         return self.diagnostics.measure(
@@ -258,16 +246,14 @@ class Learner:
     def _update(
         self, loss: Tensor, factor: float | Tensor, stop: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Apply the gradients of all ranks if they are finite; returns what the bucket's `reduce`
-        does.
-        """
+        """Apply the gradients of all ranks if they are finite; returns what `reduce` does."""
         finite = loss.isfinite()
         if self.sparse:
             # Asked before the sign, which turns NaN into 0.
             finite = finite & self.sparse.finite()
         norms, not_finite, stops = self.bucket.reduce(self.ranks, finite=finite, stop=stop)
         skip = self.outcomes.skip_from_now_if(not_finite)
-        with self.ranks.wait():  # On a CPU, and with the package's kernel, for `skip`.
+        with self.ranks.wait():  # On a CPU, for `skip`.
             self.update(norms, skip, factor)
         if self.sparse:
             self.sparse.lr = self.config.puzzle_emb_lr * factor
@@ -276,7 +262,7 @@ class Learner:
         return norms, not_finite, stops
 
     def _diagnose(
-        self, step: int, shards: Sequence[MeasuredShard], norms: Tensor
+        self, step: int, shards: Sequence[dict[str, Tensor]], norms: Tensor
     ) -> dict[str, Any]:
         """Warn of what looks wrong with the step just made; returns what to record of it."""
         assert self.diagnostics
@@ -285,10 +271,9 @@ class Learner:
         if self.ranks.is_main:
             for warning in diagnosis.warnings:
                 warn(warning)
-        learned = self.model.learned_weights()
-        numbers = diagnosis.numbers | {f"diagnose/weight/{n}": w for n, w in learned.items()}
+        learned = {f"diagnose/weight/{n}": w for n, w in self.model.learned_weights().items()}
         told = {WARNINGS: diagnosis.warnings} if diagnosis.warnings else {}
-        return numbers | told
+        return diagnosis.numbers | learned | told
 
 
 class _Done(NamedTuple):
@@ -333,9 +318,7 @@ class MetricBlock:
     def record(
         self, shards: Sequence[Mapping[str, Tensor]], same: Tensor, host: dict[str, Any]
     ) -> None:
-        """Add a step: sums by name, 0-dim, of each shard; `same` [replicated]; what the host knows,
-        `step` at least.
-        """
+        """Add a step: sums by name of each shard, 0-dim; `same` [replicated]."""
         row = len(self._host)
         for own, sums in zip(self._sums, shards, strict=True):
             own[row] = torch.stack([sums[name].detach() for name in self.names])
@@ -372,18 +355,11 @@ class Outcomes:
         self._pending: deque[tuple[int, Tensor, Any]] = deque()
 
     def skip_from_now_if(self, not_finite: Tensor) -> Tensor:
-        """Return bool [], whether to skip a step's update: something of it is `not_finite` (bool
-        []), or an earlier one was skipped.
-        """
+        """Return bool [], whether a step is `not_finite` (bool []), or an earlier one was."""
         return self._skipping.logical_or_(not_finite)  # In place: a CUDA graph has its address.
 
     def add(self, step: int, loss: Tensor, skip: Tensor, stop: Tensor) -> None:
-        """Note a step's outcome.
-
-        Args:
-            skip: bool [], something of it is not finite on any rank.
-            stop: bool [], any rank was asked to stop.
-        """
+        """Note a step's outcome: `skip` and `stop` are bool [], as `GradientBucket.reduce` says."""
         values = torch.stack([loss.float(), skip.float(), stop.float()])
         event = None
         if self._lag:
@@ -446,18 +422,21 @@ def build_learner(
     ranks.broadcast_(list(model.state_dict().values()))
     groups, examples = metadata.total_groups, metadata.mean_puzzle_examples
     total_steps = published_total_steps(config.epochs, groups, examples, config.global_batch_size)
-
-    def operations() -> float:
-        # With `reduction=exact` not the ranks: they must not change the bits.
-        ranks_counted = 1 if config.reduction == "exact" else ranks.world_size
-        rows = config.global_batch_size // ranks_counted
-        return (
-            min(total_steps, config.max_steps or total_steps) * rows * train_step_flop(arch, facts)
-        )
-
     compiling = choose_compiling(
-        config.compile, ranks.device.type, saved=compiled, operations=operations
+        config.compile,
+        ranks.device.type,
+        saved=compiled,
+        operations=partial(_operations, config, arch, facts, total_steps, ranks.world_size),
     )
     compiling = ranks.broadcast_object(compiling)
     forward = compiled_forward(model, compiling.form)
     return Learner(config, facts, total_steps, model, forward, compiling, ranks)
+
+
+def _operations(
+    config: TrainConfig, arch: ArchConfig, facts: DataFacts, total_steps: int, world_size: int
+) -> float:
+    """Return the operations of all steps of one rank."""
+    # With `reduction=exact` not the ranks: they must not change the bits.
+    rows = config.global_batch_size // (1 if config.reduction == "exact" else world_size)
+    return min(total_steps, config.max_steps or total_steps) * rows * train_step_flop(arch, facts)

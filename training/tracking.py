@@ -110,17 +110,17 @@ class Tracker:
 
 def open_tracker(config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | None) -> Tracker:
     """Open what `config.logger` asks for; a resumed run goes on in the same files and runs."""
-    metrics, others = run_dir / METRICS_FILE, dict[str, SideLog]()
-    jsonl, state = JsonlLog(metrics, checkpoint), checkpoint and checkpoint.state
+    others, state = dict[str, SideLog](), checkpoint and checkpoint.state
+    jsonl = JsonlLog(run_dir / METRICS_FILE, checkpoint)
     if config.logger.name == "wandb":
         run_id = state and state.wandb_id
         others["wandb"] = WandbLog(config, run_dir, run_id=run_id, warn=warn)
     if config.logger.tensorboard:
-        first_step = state.step if state else 0
-        others["tensorboard"] = TensorBoardLog(run_dir, metrics, first_step, warn)
+        first_step = state.step + 1 if state else 0
+        others["tensorboard"] = TensorBoardLog(run_dir, first_step, warn)
     if config.logger.mlflow:
         run_id = state and state.mlflow_id
-        others["mlflow"] = MLflowLog(config, run_dir, metrics, run_id, warn)
+        others["mlflow"] = MLflowLog(config, run_dir, run_id, warn)
     if config.report:
         others["report"] = ReportLog(run_dir, warn)
     return Tracker(jsonl, others)

@@ -17,7 +17,6 @@ from runtime.text import figures, terminal_width
 from training.checkpoint.run import Progress, RunKeeper
 from training.config.schema import TrainConfig
 from training.data import train_batches
-from training.kept_sets import keep_small_sets
 from training.profiler import StepProfiler
 from training.progress_bar import ProgressBar
 from training.step import Learner
@@ -31,35 +30,23 @@ SCORE = "eval/exact_accuracy"  # It ranks the checkpoints.
 
 
 class Feed:
-    """Yields what `batches` would, as tensors on the device of `ranks`.
+    """Yields what `batches` would, as tensors on the device of `ranks`."""
 
-    Args:
-        keep: hold small sets on the device, and take the rows of batches there.
-    """
-
-    def __init__(self, batches: TrainBatches, ranks: Ranks, *, keep: bool) -> None:
+    def __init__(self, batches: TrainBatches, ranks: Ranks) -> None:
         self.batches, self._ranks = batches, ranks
-        self._kept = keep_small_sets(batches.dataset, ranks.device) if keep else {}
 
     def iterate(
         self, iteration: int, start: int = 0
     ) -> Generator[tuple[int, Examples], None, None]:
         """Yield (position, examples) from `start` to the end of the iteration."""
-        for position, rows in self.batches.iterate_rows(iteration, start):
-            if rows.set_name not in self._kept:
-                arrays = self.batches.read(iteration, position, rows).arrays()
-                yield position, self._ranks.on_device(arrays)
-                continue
-            own = self.batches.own(rows)
-            named = {"rows": own.rows, "puzzle_identifiers": own.puzzle_identifiers}
-            given = self._ranks.on_device(named)
-            yield position, self._kept[own.set_name].read(given.pop("rows")) | given
+        for position, batch in self.batches.iterate(iteration, start):
+            yield position, self._ranks.on_device(batch.arrays())
 
 
 def build_feed(config: TrainConfig, train_set: PuzzleDataset, ranks: Ranks) -> Feed:
     """Return the batches of this rank as the settings ask for them on its device."""
     batches = train_batches(config, train_set, ranks.rank, ranks.world_size)
-    return Feed(batches, ranks, keep=config.data_on_device)
+    return Feed(batches, ranks)
 
 
 @dataclass

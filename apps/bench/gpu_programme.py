@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 from runtime.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
-
 # Model -> its settings and the folder of the published code below that of --reference.
 MODELS = {
     "hrm": ("experiment=hrm_sudoku_extreme_1k", "hrm"),
@@ -40,7 +39,6 @@ FORMS = {
     "eager": (("compile=false",), 45.0),
     "graph": (("compile=true", "cuda_graph=true"), 100.0),
 }
-
 _RUNS = "tests/gpu/test_runs.py"
 # Even if all of them hang, nine minutes reach HRM compiled, in both codes, and our compiled TRM.
 TESTS = {
@@ -49,61 +47,48 @@ TESTS = {
     "runs": (60.0, (_RUNS, "-k", "not compiled")),
     "compiled": (80.0, (_RUNS, "-k", "compiled")),
 }
-
 # Plug-ins of another machine's pytest have no say; what a process has said survives its end.
 _ENVIRONMENT = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1"}
-
 # A rehearsal runs parts of every kind on a CPU, which may be a busy one.
 _TINY = (
-    *("global_batch_size=4", "device=cpu", "num_threads=1", "arch.hidden_size=32"),
+    *("global_batch_size=4", "num_threads=1", "arch.hidden_size=32", "cuda_graph=false"),
     *("arch.num_heads=2", "arch.H_layers=1", "arch.L_layers=1", "arch.puzzle_emb_ndim=32"),
     *("arch.H_cycles=1", "arch.L_cycles=2", "arch.halt_max_steps=2"),
 )
 _PATIENCE = 10
 _STAND_IN = {"published": (60.0, ("tests/gpu/test_speed.py",))}  # In place of the code itself.
 _REHEARSAL = {"GPU_REHEARSAL": "1", "TORCHDYNAMO_DISABLE": "1"}  # Compiling takes minutes there.
-
-_KILL_SECONDS = 10.0
-_TAIL_LINES = 15
-PASSED, FAILED, LATE = "passed", "failed", "out of time"
+_TAIL_LINES, _KILL_SECONDS = 15, 10.0
+PASSED, FAILED, LATE, SKIPPED = "passed", "failed", "out of time", "skipped"
 
 
 class Part(NamedTuple):
-    """A command with a time limit in seconds. It may write a JSON to the file named in $RESULT;
-    `missing` says why it cannot run.
-    """
+    """A command with a time limit in seconds. It may write a JSON to the file named in $RESULT."""
 
     name: str
     limit: float
     command: Sequence[str]
-    missing: str = ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line and run the programme; returns 1 unless all that can run passed, and 2
-    where a part is asked for that does not exist.
-    """
+    """Read the command line and run the programme; returns 1 unless all parts passed."""
     options = _parser().parse_intermixed_args(arguments)
     if options.rehearsal:
         os.environ.update(_REHEARSAL)
     parts = programme(options.reference, options.settings, rehearsal=options.rehearsal)
-    names, chosen = [part.name for part in parts], set[str]()
-    for pattern in options.only.split(","):
-        if not (matching := fnmatch.filter(names, pattern.strip())):
-            sys.stderr.write(f"--only {pattern}: there is no such part, only {', '.join(names)}\n")
-            return 2
-        chosen.update(matching)
-    wanted = [part for part in parts if part.name in chosen]
-    report = run(wanted, options.folder, options.minutes * 60, rehearsal=options.rehearsal)
+    patterns = [pattern.strip() for pattern in options.only.split(",")]
+    wanted = [part for part in parts if any(fnmatch.fnmatch(part.name, p) for p in patterns)]
+    report = run(wanted, options.folder, options.minutes * 60)
     sys.stdout.write(f"\n{as_table(report)}\nwritten: {options.folder}\n")
-    own = [done["outcome"] for done in report["parts"] if done["name"] in chosen]
-    return int(any(outcome not in (PASSED, "skipped") for outcome in own))
+    names = {part.name for part in wanted}
+    own = [done["outcome"] for done in report["parts"] if done["name"] in names]
+    return int(not own or set(own) != {PASSED})
 
 
 def programme(
     reference: Path | None, settings: Sequence[str], *, rehearsal: bool = False
 ) -> list[Part]:
-    """Return the parts in order of value."""
+    """Return the parts in order of value; of the published code those that `reference` holds."""
     python, module = sys.executable, ("-m", "scripts.gpu_speed")
     device, seconds, tests, batches, tiny = "cuda", "2", TESTS, BATCHES, ()
     if rehearsal:
@@ -116,35 +101,27 @@ def programme(
     for batch, form, model in itertools.product(batches, FORMS, MODELS):
         (experiment, folder), (how, limit) = MODELS[model], FORMS[form]
         name = f"{model}-{batch}-{form}"
-        if rehearsal:
-            how = tuple(setting for setting in how if setting != "cuda_graph=true")
         own = (experiment, f"global_batch_size={batch}", f"device={device}", *how)
         own = (name, seconds, *own, *tiny, *settings)
         parts.append(Part(f"ours-{name}", limit, (python, *module, "ours", *own)))
-        if form == "graph":
-            continue  # The published code has none.
-        code = reference and reference.resolve() / folder
-        missing = "" if code and code.is_dir() else f"no REFERENCE folder that holds {folder}/"
-        command = (python, *module, "published", str(code), *own)
-        parts.append(Part(f"published-{name}", limit, command, missing))
-    if rehearsal:
-        return [part._replace(limit=_PATIENCE * part.limit) for part in parts]
-    return parts
+        # The published code has no graph.
+        if reference and (reference / folder).is_dir() and form != "graph":
+            command = (python, *module, "published", str(reference.resolve() / folder), *own)
+            parts.append(Part(f"published-{name}", limit, command))
+    return [part._replace(limit=_PATIENCE * part.limit) for part in parts] if rehearsal else parts
 
 
-def run(
-    parts: Sequence[Part], folder: Path, seconds: float, *, rehearsal: bool = False
-) -> dict[str, Any]:
+def run(parts: Sequence[Part], folder: Path, seconds: float) -> dict[str, Any]:
     """Run parts for at most `seconds`; returns the report, and writes it anew after each part. In
     the report of an earlier call they take the places of those with their names.
     """
     folder.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + seconds
-    report: dict[str, Any] = {"rehearsal": rehearsal, "parts": []}
+    all_done = {}
     with contextlib.suppress(FileNotFoundError):
         earlier = json.loads((folder / "report.json").read_bytes())
-        report = earlier if earlier["rehearsal"] == rehearsal else report
-    all_done = {done["name"]: done for done in report["parts"]}
+        all_done = {done["name"]: done for done in earlier["parts"]}
+    report: dict[str, Any] = {"parts": list(all_done.values())}
     for part in parts:
         sys.stdout.write(f"{part.name}: ")
         sys.stdout.flush()
@@ -162,43 +139,38 @@ def run(
 
 def _run_part(part: Part, folder: Path, left: float) -> dict[str, Any]:
     """Run a part within its limit and the `left` seconds; returns what the report says of it."""
-    done = {"outcome": "skipped", "why": part.missing, "seconds": 0.0, "tail": [], "result": None}
-    if part.missing:
-        return done
+    done = {"outcome": SKIPPED, "why": "no time left", "seconds": 0.0, "tail": [], "result": None}
     if left <= 0:
-        return done | {"outcome": "no time left", "why": "the minutes are spent"}
+        return done
     result, start, log_path = folder / "result.json", time.monotonic(), folder / "log.txt"
     limit = min(part.limit, left)
     result.unlink(missing_ok=True)  # Of a call that was killed.
-    with log_path.open("a") as log:
+    with log_path.open("a+", errors="replace") as log:
         log.write(f"\n=== {part.name}: {' '.join(part.command)}\n")
         log.flush()
         begin = log.tell()
-        environment = os.environ | _ENVIRONMENT | {"RESULT": str(result.resolve())}
-        code = _ended(part.command, limit, log, environment)
-    with log_path.open("rb") as log:
+        code = _ended(part.command, limit, log, {"RESULT": str(result.resolve())})
         log.seek(begin)
-        lines = log.read().decode(errors="replace").splitlines()
+        lines = log.read().splitlines()
     tail = [line for line in lines if line.strip()][-_TAIL_LINES:]
     why = tail[-1].strip("= ") if tail else f"exit code {code}"
     if code is None:
         why = f"stopped after {limit:.0f} s"
     done |= {"why": why, "seconds": time.monotonic() - start, "tail": tail}
     done["outcome"] = LATE if code is None else FAILED if code else PASSED
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        done["result"] = json.loads(result.read_bytes())
-    result.unlink(missing_ok=True)
-    if done["result"] and code == 0:
-        done["why"] = ""  # Its figures say it.
+    if code == 0 and result.exists():
+        done |= {"result": json.loads(result.read_bytes()), "why": ""}  # Its figures say it.
     return done
 
 
-def _ended(command: Sequence[str], limit: float, log: Any, environment: Any) -> int | None:
-    """Run a command and end whatever it left running; returns its exit code, None if too late."""
+def _ended(
+    command: Sequence[str], limit: float, log: Any, environment: dict[str, str]
+) -> int | None:
+    """Run a command and end what it left running; returns its exit code, None if it is late."""
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env=environment,
+        env=os.environ | _ENVIRONMENT | environment,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
@@ -209,39 +181,15 @@ def _ended(command: Sequence[str], limit: float, log: Any, environment: Any) -> 
     except subprocess.TimeoutExpired:
         return None
     finally:
-        # All are found before any is killed, after which nothing would lead to its children.
-        for pid in _descendants(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_KILL_SECONDS)  # A driver may hold it for ever.
-
-
-def _descendants(pid: int) -> list[int]:
-    """Return what a process has started, and what that has, in whatever session (on Linux)."""
-    children: dict[int, list[int]] = {}
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parent = file.read_bytes().rpartition(b")")[2].split()[1]
-            children.setdefault(int(parent), []).append(int(file.parent.name))
-    found = children.get(pid, [])
-    for child in found:  # It grows meanwhile.
-        found += children.get(child, [])
-    return found
-
-
-def stop(number: int, _frame: Any) -> None:
-    """End the programme at a signal, and with it the part that runs."""
-    signal.signal(number, signal.SIG_IGN)
-    sys.exit(128 + number)
 
 
 def as_table(report: dict[str, Any]) -> str:
     """Lay out a report as the tables of docs/benchmarks.md, in Markdown."""
     found = [(done["result"], done["date"][:10]) for done in report["parts"] if done["result"]]
-    text = ["A rehearsal on a CPU: no figure here says anything.\n"] if report["rehearsal"] else []
+    text = []
     for result, date in found:
         if machine := result.get("machine"):
             facts = ", ".join(f"{name} {value}" for name, value in machine.items())
@@ -252,8 +200,7 @@ def as_table(report: dict[str, Any]) -> str:
     for dtype, rates in [r for one in measured for r in one["product_gflop_per_second"].items()]:
         peaks[dtype] = max([peaks.get(dtype, 0.0), *rates.values()])
     text += [f"Best product in {dtype}: {p / 1e3:.4g} TFLOP/s.\n" for dtype, p in peaks.items()]
-    cases = [case for result in measured for case in result["cases"]]
-    if cases:
+    if cases := [case for result in measured for case in result["cases"]]:
         text += [
             "| case | code | step, ms | examples/s | TFLOP/s | of peak | ACT step, ms | GiB |",
             "|---|---|---|---|---|---|---|---|",
@@ -269,27 +216,19 @@ def as_table(report: dict[str, Any]) -> str:
 
 def _row(case: dict[str, Any], peak: float | None) -> str:
     """The line of a case; its ACT step is that of an evaluation."""
-    step, evaluation = (
-        next((line for line in case["lines"] if line["activity"].startswith(kind)), None)
-        for kind in ("train", "evaluation")
-    )
-    assert step
+    step, *others = case["lines"]
+    evaluation = f"{others[0]['milliseconds']:.4g}" if others else ""
     rate, memory = step["gflop_per_second"], case["peak_memory_mib"]
     code = [case.get("code", "ours"), "compiled" if case["compiled"] else "eager"]
-    code += ["CUDA graph"] if "cuda_graph=true" in case.get("settings", []) else []
+    code += ["CUDA graph"] if "cuda_graph=true" in case["settings"] else []
     code += [case["optimizer"]] if "optimizer" in case else []
-    return " | ".join(
-        [
-            f"| {case['name']}",
-            ", ".join(code),
-            f"{step['milliseconds']:.4g}",
-            f"{step['examples_per_second']:.4g}",
-            f"{rate / 1e3:.4g}",
-            f"{rate / peak:.1%}" if peak else "",
-            f"{evaluation['milliseconds']:.4g}" if evaluation else "",
-            f"{memory / 1024:.3g} |" if memory else "|",
-        ]
-    )
+    cells = [
+        *(case["name"], ", ".join(code), f"{step['milliseconds']:.4g}"),
+        *(f"{step['examples_per_second']:.4g}", f"{rate / 1e3:.4g}"),
+        *(f"{rate / peak:.1%}" if peak else "", evaluation),
+        f"{memory / 1024:.3g}" if memory else "",
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def _parser() -> argparse.ArgumentParser:

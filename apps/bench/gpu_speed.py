@@ -57,7 +57,6 @@ def machine(device: str) -> dict[str, Any]:
     """Describe the machine."""
     kind = resolve_device(device)
     facts = benchmark.describe_environment(kind)
-    del facts["cpu_flags"], facts["max_cpu_isa"]
     facts |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
     if kind == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -66,7 +65,12 @@ def machine(device: str) -> dict[str, Any]:
         facts["nccl"] = ".".join(map(str, nccl.version()))
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             facts["triton"] = importlib.metadata.version("triton")
-    return {"machine": facts}
+    backends = []
+    for backend in get_args(AttentionBackend):
+        with contextlib.suppress(ConfigError):
+            require_backend(backend, torch.device(kind))
+            backends.append(backend)
+    return {"machine": facts | {"attention": " ".join(backends)}}
 
 
 def ours(name: str, seconds: str, *settings: str) -> dict[str, Any]:
@@ -94,17 +98,9 @@ def published(folder: str, name: str, seconds: str, *settings: str) -> dict[str,
     step, parameters, optimizer = published_step(
         Path(folder), arch, size, device, compiled=compiled
     )
+    activity = benchmark.Activity("train step", step, 1, 1, flop.train_step)
     timing = benchmark.measure(step, float(seconds), device)
     on_cuda = device.type == "cuda"
-    rate = size / timing.median
-    line = {
-        "activity": "train step",
-        "milliseconds": timing.median * 1e3,
-        "best_milliseconds": timing.best * 1e3,
-        "samples": timing.samples,
-        "examples_per_second": rate,
-        "gflop_per_second": rate * flop.train_step / 1e9,
-    }
     case = {
         "name": name,
         "code": "published",
@@ -115,7 +111,7 @@ def published(folder: str, name: str, seconds: str, *settings: str) -> dict[str,
         "parameters": parameters,
         "optimizer": optimizer,
         "peak_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20 if on_cuda else None,
-        "lines": [line],
+        "lines": [benchmark.line_of(activity, timing, size)],
     }
     return {"product_gflop_per_second": {}, "cases": [case]}
 

@@ -14,10 +14,11 @@ from apps.sweeps.run import run_sweep
 from apps.sweeps.table import mean_and_std
 from dataset.format.reading import load_metadata
 from evaluation.config import EvalConfig
-from runtime.errors import CheckpointError, ConfigError, DatasetError
+from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors
 from runtime.files import write_atomically
 from runtime.process import leave
 from runtime.schema import MachineSettings, Schema
+from runtime.text import many
 from training.checkpoint.lock import run_lock
 from training.checkpoint.store import checkpoint_path, list_steps, load_checkpoint
 from training.config.composition import load_configs
@@ -84,33 +85,33 @@ class Choice(NamedTuple):
 def main(arguments: list[str]) -> None:
     """Do what is left to do, print the table, and leave with an exit code."""
     asked = parse(arguments)
-    try:
+    with disk_errors(asked.folder, ConfigError):
         asked.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"folder={asked.folder}: cannot be created: {error.strerror}") from None
     with run_lock(asked.folder, instead="another folder"):
         require_same_recipe(asked)
         say(f"{asked.name}, selection={asked.selection}, in {asked.folder}")
         say(f"1 of 3: train {len(asked.runs)} seeds")
-        with timed(asked.folder, "train"):
-            code = run_sweep(TRAINING, asked.plan, say)
-        if code:
-            leave(code)
+        sweep(asked, "train", TRAINING, asked.plan)
         say("2 of 3: choose checkpoints")
         choices = [choose(asked, *of) for of in zip(asked.jobs, asked.runs, strict=True)]
         for choice in choices:
             say(str(choice))
         say("3 of 3: measure them once on the test set")
         plan = evaluations(asked, [choice.checkpoint for choice in choices])
-        with timed(asked.folder, "test"):
-            code = run_sweep(EVALUATION, plan, say)
-        if code:
-            leave(code)
+        sweep(asked, "test", EVALUATION, plan)
         content = summary(asked, choices, [job.name for job in expand(plan.overrides)])
         table, written = as_table(content), asked.folder / "protocol.json"
         write_atomically(written, json.dumps(content, indent=1) + "\n")
         write_atomically(written.with_suffix(".md"), table)
         say(f"\n{table}\nwritten: {written}, {written.with_suffix('.md')}")
+
+
+def sweep(asked: Protocol, stage: str, program: Program, plan: Plan) -> None:
+    """Do what is left of a stage; ends the process where it fails or is stopped."""
+    with timed(asked.folder, stage):
+        code = run_sweep(program, plan, say)
+    if code:
+        leave(code)
 
 
 def parse(arguments: Sequence[str]) -> Protocol:
@@ -218,8 +219,8 @@ def timed(folder: Path, stage: str) -> Iterator[None]:
         written = [*(folder / stage).glob("*/metrics.jsonl"), *(folder / stage).glob("logs/*.log")]
         own[-1][1] = max([own[-1][0], *(path.stat().st_mtime for path in written)])
     own.append([time.time(), None])
-    write_atomically(file, json.dumps(starts) + "\n")
     try:
+        write_atomically(file, json.dumps(starts) + "\n")
         yield
     finally:
         own[-1][1] = time.time()
@@ -241,14 +242,9 @@ def choose(asked: Protocol, job: Job, run: TrainConfig) -> Choice:
     scores = {s: v for s, v in figures.get(f"eval/{SCORE}", {}).items() if math.isfinite(v)}
     if not scores:
         raise CheckpointError(f"{folder}: nothing was measured on the selection puzzles")
-    step = earliest_best(scores)
+    step = min(scores, key=lambda step: (-scores[step], step))  # Of equals the earliest.
     count = round(figures["eval/count"][step])
     return Choice(run.seed, step, checkpoint_path(folder, step), scores[step], len(scores), count)
-
-
-def earliest_best(scores: Mapping[int, float]) -> int:
-    """Return the step of the highest score, the first of equals."""
-    return min(scores, key=lambda step: (-scores[step], step))
 
 
 def evaluations(asked: Protocol, checkpoints: Sequence[Path]) -> Plan:
@@ -281,13 +277,11 @@ def summary(asked: Protocol, choices: Sequence[Choice], names: Sequence[str]) ->
     environment = load_checkpoint(choices[0].checkpoint).state.environment
     starts = json.loads((asked.folder / "hours.json").read_bytes())
     train_dirs = [Path(path) / "train" for path in asked.runs[0].train_paths]
+    values = {title: [found[key] for found in figures] for title, key in shown.items()}
     return {
         "name": asked.name,
         "selection": asked.selection,
-        "scores": {
-            title: mean_and_spread([found[key] for found in figures])
-            for title, key in shown.items()
-        },
+        "scores": {n: {**mean_and_std(each), "values": each} for n, each in values.items()},
         "num_parameters": result["num_parameters"],
         "num_training_puzzles": sum(load_metadata(path).total_groups for path in train_dirs),
         "num_selection_puzzles": choices[0].num_puzzles,
@@ -305,21 +299,15 @@ def summary(asked: Protocol, choices: Sequence[Choice], names: Sequence[str]) ->
     }
 
 
-def mean_and_spread(values: Sequence[float]) -> dict[str, Any]:
-    """Return the values with their mean and sample standard deviation."""
-    return {**mean_and_std(values), "values": list(values)}
-
-
 def as_table(content: Mapping[str, Any]) -> str:
     """Return the row as a Markdown table, scores in per cent."""
-    chosen = "last checkpoint"
+    chosen, seeds = "last checkpoint", len(content["seeds"])
     if content["selection"] == "held_out":
         best = f"best of {content['num_checkpoints']} checkpoints"
         chosen = f"{best} on {content['num_selection_puzzles']:,} held-out puzzles"
-    seeds = len(content["seeds"])
     how = [
         f"{content['num_training_puzzles']:,} training puzzles",
-        f"{seeds} seed{'s' if seeds > 1 else ''}",
+        many(seeds, "seed"),
         chosen,
         f"{content['num_test_examples']:,} test examples",
         f"depth {content['depth']}, single pass",

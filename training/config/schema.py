@@ -58,18 +58,10 @@ class OptimizerConfig(Schema):
 
     name: str = "adam_atan2"
     """adam_atan2 | adamw | muon"""
-    kernel: Literal["ours", "package"] = "ours"
-    """of adam_atan2; package: that of the package adam-atan2, which needs CUDA"""
     groups: Annotated[dict[str, ParamGroupConfig], Field(min_length=1)] = {
         "all": ParamGroupConfig(params=["*"])
     }
     """the parameters by group; the names are free"""
-
-    @model_validator(mode="after")
-    def _has_kernel(self) -> "OptimizerConfig":
-        if self.kernel == "package" and self.name != "adam_atan2":
-            raise ValueError(f"kernel=package is a kernel of adam_atan2, not of {self.name}")
-        return self
 
 
 OPTIMIZERS = Registry("optimizer", OptimizerConfig, "adam_atan2", "optimizer")
@@ -161,8 +153,6 @@ class DataSettings(Schema):
     """several training folders: [a,b]"""
     data_paths_test: list[str] | None = None
     """test folders, when they differ from the training folders"""
-    data_on_device: StrictBool = False
-    """keep training sets of up to 1 GiB on the device"""
 
 
 class TrainingSettings(Schema):
@@ -431,9 +421,8 @@ def inherited_evaluators(
 # Settings that change nothing of what a run computes; all others must match when it is resumed. The
 # content of the data decides, which has its own fingerprint.
 _NEUTRAL = [DataSettings, EvaluationSettings, RunFolderSettings, MachineSettings, ProgressSettings]
-# Micro-batches change the rounding only: a run that resumes with others says so. `batches_ahead` is
-# gone (docs/log/removed.md).
-_ALSO = ("logger", "data", "micro_batch_size", "cuda_graph", "batches_ahead")
+# Micro-batches change the rounding only: a run that resumes with others says so.
+_ALSO = ("logger", "data", "micro_batch_size", "cuda_graph")
 NEUTRAL_KEYS = frozenset(_ALSO).union(*(part.model_fields for part in _NEUTRAL))
 
 
@@ -448,14 +437,19 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
     return changes
 
 
+# Settings that are gone (docs/log/removed.md) and changed no result.
+_GONE = {"data_on_device", "batches_ahead"}
+
+
 def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
     """Return the settings of a saved run in the terms of this version, without those that are gone.
     For `training` a setting that changed the run stays, so that it is reported as a difference.
     """
-    arch = saved.get("arch")
-    if not isinstance(arch, Mapping):
-        return dict(saved)
-    return {**saved, "arch": former.in_present_terms(arch, training=training)}
+    kept = {name: value for name, value in saved.items() if name not in _GONE}
+    arch = kept.get("arch")
+    if isinstance(arch, Mapping):
+        kept["arch"] = former.in_present_terms(arch, training=training)
+    return kept
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,8 +1,5 @@
-"""AdamATan2 as the published trainers use it, and the CUDA kernel of the package `adam-atan2`, for
-`optimizer.kernel=package`.
-"""
+"""AdamATan2 as the published trainers use it."""
 
-import importlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,20 +9,12 @@ from numpy import float32
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from runtime.errors import ConfigError
 from training.config.schema import OptimizerConfig
 from training.optim.ema import WeightAverage, join, move_
 from training.optim.groups import GROUP_NAME, GradientBucket, set_rates
 
-_MODULE, _FUNCTION = "adam_atan2_backend", "adam_atan2_cuda_impl_"
-# Of float32, a few roundings in each of the check's steps.
-_RELATIVE, _ABSOLUTE = 1e-5, 1e-6
-_STATE = ("step", "exp_avg", "exp_avg_sq")
 MIN_FOR_KERNEL = 2**17
 """Numbers in a buffer from which on the compiled pass makes the step on a CPU."""
-# `adam_atan2_cuda_impl_` of the package `adam-atan2`. It takes lists of parameters, gradients,
-# `exp_avg`, `exp_avg_sq` and step counts that include this step; lr, beta1, beta2, weight decay.
-PackageKernel = Callable[..., None]
 
 
 class StepNumbers(NamedTuple):
@@ -52,14 +41,11 @@ class AdamATan2(Optimizer):
     `betas` and the decoupled `weight_decay`. On CUDA `lr` may be a tensor, float64 [], there.
 
     `step` goes from parameter to parameter. `fused_update` takes each part of a `GradientBucket` as
-    one buffer, and clips and averages too; on a CPU 131,072 float32 numbers or more take one pass
-    over memory.
+    one buffer, and clips and averages too.
 
-    Args:
-        package_kernel: makes the step in place of ours; the host then waits for `skip`.
     Attributes:
         skip: bool [] tensor or None. While it is true, a step changes nothing, whatever the
-            gradients are: no parameter, average or step count. On CUDA ours reads it there only.
+            gradients are: no parameter, average or step count. On CUDA it is read there only.
     Raises:
         ValueError: a setting is out of its range, or `step` is given a closure.
     """
@@ -70,7 +56,6 @@ class AdamATan2(Optimizer):
         lr: float = 1e-4,
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.1,
-        package_kernel: PackageKernel | None = None,
     ) -> None:
         if lr < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(
@@ -79,7 +64,6 @@ class AdamATan2(Optimizer):
             )
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
         self.skip: Tensor | None = None
-        self._package_kernel = package_kernel
         # The pieces that `fused_update` steps; its first call makes them.
         self._pieces: list[_Piece] = []
 
@@ -108,9 +92,7 @@ class AdamATan2(Optimizer):
         skip: Tensor,
         factor: float | Tensor,
     ) -> None:
-        """Make an update (see `Update`), clipping and averaging in the pass of the step. Bucket and
-        average are the same in all calls.
-        """
+        """Make an update, see `Update`. Bucket and average are the same in all calls."""
         set_rates(self, factor)
         self.skip, factors = skip, bucket.clip_factors(norms)
         self._pieces = self._pieces or [self._piece(*part, average) for part in bucket.parts]
@@ -122,9 +104,7 @@ class AdamATan2(Optimizer):
     def _piece(
         self, params: list[nn.Parameter], p: Tensor, g: Tensor, average: WeightAverage | None
     ) -> "_Piece":
-        """Join the state and the average of `params`, whose weights are `p` and whose gradients are
-        `g`, and return all as one piece.
-        """
+        """Join the state and the average of `params`, whose weights are `p` and gradients `g`."""
         for own in params:
             if not self.state[own]:
                 self.state[own] = {
@@ -132,35 +112,34 @@ class AdamATan2(Optimizer):
                     "exp_avg": torch.zeros_like(own),
                     "exp_avg_sq": torch.zeros_like(own),
                 }
-        steps, m, v = (self._joined_state(params, key) for key in _STATE)
-        mean = average.joined(params).view(p.shape) if average else None
+        steps, m, v = (self._joined_state(params, key) for key in ("step", "exp_avg", "exp_avg_sq"))
+        mean, make = average.joined(params).view(p.shape) if average else None, None
         tensors = p, g, m.view(p.shape), v.view(p.shape), mean
-        make, waits = self._step_on_device, False
-        if self._package_kernel is not None:
-            make, waits = partial(self._step_by_package, self._package_kernel), True
-        elif _suits_cpu_kernel(tensors):
+        if _suits_cpu_kernel(tensors):
             from training.optim.kernels import arrays_of, step_  # Numba takes a while to load.
 
-            make, waits = partial(self._step_on_cpu, partial(step_, arrays_of(*tensors))), True
+            make = partial(step_, arrays_of(*tensors))
         rate = average.rate if average else 1.0
-        return _Piece(*tensors, steps.view(-1), rate, make, waits)
+        return _Piece(*tensors, steps.view(-1), rate, make)
 
     def _joined_state(self, params: list[nn.Parameter], key: str) -> Tensor:
-        """Return a quantity of all `params` as one tensor, of which theirs become views."""
+        """Return a quantity of all as one tensor, of which theirs become views."""
         whole, parts = join([self.state[p][key] for p in params])
         for p, part in zip(params, parts, strict=True):
             self.state[p][key] = part
         return whole
 
     def _step_piece(self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None) -> None:
-        """Make a step on a piece, unless the host knows that it is skipped."""
-        if not (piece.waits and self.skip is not None and self.skip):
-            piece.make(piece, group, factor)
+        """Make a step on a piece, whose gradient counts `factor` times."""
+        if piece.make is None:
+            self._step_on_device(piece, group, factor)
+        elif self.skip is None or not self.skip:
+            self._step_on_cpu(piece, piece.make, group, factor)
 
     def _step_on_cpu(
         self,
-        make: Callable[[StepNumbers], None],
         piece: "_Piece",
+        make: Callable[[StepNumbers], None],
         group: dict[str, Any],
         factor: Tensor | None,
     ) -> None:
@@ -206,25 +185,6 @@ class AdamATan2(Optimizer):
         if average is not None:
             move_([average], [p], average_rate, self.skip)
 
-    def _step_by_package(
-        self, kernel: PackageKernel, piece: "_Piece", group: dict[str, Any], factor: Tensor | None
-    ) -> None:
-        """Make a step by the package's kernel, which knows neither `factor` nor average."""
-        piece.steps.add_(1)
-        g = piece.g if factor is None else piece.g * factor
-        kernel(
-            [piece.p],
-            [g],
-            [piece.m],
-            [piece.v],
-            [piece.steps[0]],
-            group["lr"],
-            *group["betas"],
-            group["weight_decay"],
-        )
-        if piece.average is not None:
-            move_([piece.average], [piece.p], piece.average_rate, None)
-
 
 class _Piece(NamedTuple):
     """Weights and what belongs to them, of one shape each but for `steps`, [tensors]."""
@@ -236,8 +196,7 @@ class _Piece(NamedTuple):
     average: Tensor | None
     steps: Tensor  # All equal, since parameters of one group step together.
     average_rate: float
-    make: Callable[["_Piece", dict[str, Any], Tensor | None], None]  # Its step.
-    waits: bool  # The host has to wait for `skip`.
+    make: Callable[[StepNumbers], None] | None  # The compiled pass, where that makes the step.
 
 
 def _suits_cpu_kernel(tensors: Iterable[Tensor | None]) -> bool:
@@ -255,50 +214,5 @@ def _suits_cpu_kernel(tensors: Iterable[Tensor | None]) -> bool:
 def adam_atan2(
     config: OptimizerConfig, groups: list[dict[str, Any]], betas: tuple[float, float]
 ) -> Optimizer:
-    """Build AdamATan2, with the package's kernel where `optimizer.kernel` asks for it."""
-    kernel = None
-    if config.kernel == "package":
-        kernel = package_kernel(groups[0]["params"][0].device)
-    return AdamATan2(groups, betas=betas, package_kernel=kernel)
-
-
-def package_kernel(device: torch.device) -> PackageKernel:
-    """Load the kernel, and compare it with ours on the device.
-
-    Raises:
-        ConfigError: the device is not CUDA, the package is missing, or its numbers are others.
-    """
-    where = "optimizer.kernel=package"
-    if device.type != "cuda":
-        raise ConfigError(f"{where} runs on CUDA only, not on {device.type}; use ours")
-    try:
-        kernel = getattr(importlib.import_module(_MODULE), _FUNCTION)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{where}: {_MODULE}.{_FUNCTION} cannot be loaded ({error}); install it with CUDA's "
-            "compiler at hand (pip install --no-build-isolation adam-atan2), or use ours"
-        ) from None
-    require_agreement(kernel, device)
-    return kernel
-
-
-def require_agreement(kernel: PackageKernel, device: torch.device) -> None:
-    """Raise ConfigError if three steps by `kernel` differ from ours by more than rounding."""
-    results = [_three_steps(each, device) for each in (kernel, None)]
-    for name, theirs, own in zip(("weights", "exp_avg", "exp_avg_sq"), *results, strict=True):
-        if not torch.allclose(theirs, own, rtol=_RELATIVE, atol=_ABSOLUTE):
-            difference = (theirs - own).abs().max().item()
-            raise ConfigError(
-                f"optimizer.kernel=package: its {name} differ from ours by up to {difference:.2g} "
-                "after three steps; use ours"
-            )
-
-
-def _three_steps(kernel: PackageKernel | None, device: torch.device) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    p = nn.Parameter(torch.randn(1000, generator=generator).to(device))
-    optimizer = AdamATan2([p], lr=0.01, weight_decay=0.1, package_kernel=kernel)
-    for _ in range(3):
-        p.grad = torch.randn(1000, generator=generator).to(device)
-        optimizer.step()
-    return [p.detach(), optimizer.state[p]["exp_avg"], optimizer.state[p]["exp_avg_sq"]]
+    """Build AdamATan2."""
+    return AdamATan2(groups, betas=betas)

@@ -32,9 +32,7 @@ class WeightAverage:
         _copy(self._weights, self._average)
 
     def joined(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """Return the averages of several as one [n], for an optimizer that updates it, and keep
-        them so; of a single one in its own shape.
-        """
+        """Keep the averages of these as one [n] from now on, and return it."""
         names = [self._names[parameter] for parameter in parameters]
         whole, parts = join([self._average[name] for name in names])
         self._average.update(zip(names, parts, strict=True))
@@ -88,9 +86,7 @@ def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
 
 
 def join(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Return copies of `tensors` (of one dtype and device) as one [n], and each as a view of it. A
-    single one is not copied, and keeps its shape.
-    """
+    """Return `tensors` copied into one [n], and each as a view of it; a single one as it is."""
     if len(tensors) == 1:
         return tensors[0], list(tensors)
     whole = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])

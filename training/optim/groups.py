@@ -52,49 +52,48 @@ def assign_groups(
     lr: float,
     weight_decay: float,
 ) -> list[ParamGroup]:
-    """Give every trainable parameter to one group; optional groups without any are left out.
+    """Give every trainable parameter to one group; optional groups without any are left out. `lr`
+    and `weight_decay` are those of groups that set none.
 
-    Args:
-        named_parameters: of the model.
-        lr: of groups that set none, as `weight_decay`.
     Raises:
         ConfigError: a group that is not optional matches nothing, or a parameter is in no group or
             in several, or is not float32.
     """
     parameters = {name: p for name, p in named_parameters if p.requires_grad}
-    if wrong := [
-        f"{name} ({p.dtype})" for name, p in parameters.items() if p.dtype != torch.float32
-    ]:
-        raise ConfigError(f"parameters must be float32, these are not: {', '.join(wrong)}")
-    matched = {
-        group: [n for n in parameters if any(fnmatchcase(n, pattern) for pattern in config.params)]
-        for group, config in configs.items()
-    }
-    owners = {name: [g for g in configs if name in matched[g]] for name in parameters}
-    if orphans := [name for name in parameters if not owners[name]]:
-        raise ConfigError(f"optimizer.groups: no group matches {', '.join(orphans)}")
-    for name, several in owners.items():
-        if len(several) > 1:
-            several = ", ".join(several)
-            raise ConfigError(f"optimizer.groups: {name} is matched by several groups: {several}")
-    groups = []
+    matched: dict[str, dict[str, nn.Parameter]] = {group: {} for group in configs}
+    for name, p in parameters.items():
+        if p.dtype != torch.float32:
+            raise ConfigError(f"parameters must be float32, {name} is {p.dtype}")
+        fitting = [g for g, c in configs.items() if any(fnmatchcase(name, x) for x in c.params)]
+        if len(fitting) != 1:
+            several = f"several groups: {', '.join(fitting)}" if fitting else "no group"
+            raise ConfigError(f"optimizer.groups: {name} is matched by {several}")
+        matched[fitting[0]][name] = p
     for group, config in configs.items():
-        params = {name: parameters[name] for name in matched[group]}
-        if not params and not config.optional:
+        if not matched[group] and not config.optional:
             raise ConfigError(
                 f"optimizer.groups.{group}: params={config.params} match no parameter; there are "
                 f"{', '.join(parameters)}"
             )
-        if params:
-            rate = lr if config.lr is None else config.lr
-            decay = weight_decay if config.weight_decay is None else config.weight_decay
-            kept = frozenset(
-                name
-                for name, p in params.items()
-                if (p.ndim < 2 and not config.decay_vectors) or name.startswith(LOSS_WEIGHTS_PREFIX)
-            )
-            groups.append(ParamGroup(group, params, rate, decay, config.max_grad_norm, kept))
-    return groups
+    owning = [(group, params) for group, params in matched.items() if params]
+    return [_group(name, params, configs[name], lr, weight_decay) for name, params in owning]
+
+
+def _group(
+    name: str,
+    params: dict[str, nn.Parameter],
+    config: ParamGroupConfig,
+    lr: float,
+    weight_decay: float,
+) -> ParamGroup:
+    rate = lr if config.lr is None else config.lr
+    decay = weight_decay if config.weight_decay is None else config.weight_decay
+    kept = frozenset(
+        name
+        for name, p in params.items()
+        if (p.ndim < 2 and not config.decay_vectors) or name.startswith(LOSS_WEIGHTS_PREFIX)
+    )
+    return ParamGroup(name, params, rate, decay, config.max_grad_norm, kept)
 
 
 def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:
@@ -168,13 +167,9 @@ class GradientBucket:
     """All gradients in one float32 buffer, group by group: one collective, and one norm per group.
 
     The weights become views of another buffer, in the same order, so that an optimizer can take the
-    parameters of a group as one. After each part of a group zeros may stand, for alignment.
-
-    The gradients' buffer ends with two more numbers, which are summed over the ranks with it: how
-    many ranks saw a number that is not finite, and how many were asked to stop.
-
-    Attributes:
-        parts: one for each torch group, in their order.
+    parameters of a group as one (`parts`, one for each torch group). After each part zeros may
+    stand, for alignment. The gradients' buffer ends with two more numbers, which are summed over
+    the ranks with it: how many saw a number that is not finite, and how many were asked to stop.
 
     Args:
         groups: of parameters, whose `data` and `grad` become views of the buffers.
@@ -223,9 +218,7 @@ class GradientBucket:
         self.select(0)
 
     def zero_(self) -> None:
-        """Set all gradients and the two further numbers to zero. Parameters whose gradient was set
-        to None have theirs in the buffer again.
-        """
+        """Set the buffer to zero, and let all parameters have their gradients in it."""
         self._shards.zero_()
         self.select(0)
 
@@ -260,9 +253,7 @@ class GradientBucket:
         return norms, skip, self.signals[1] > 0
 
     def clip_factors(self, norms: Tensor) -> dict[str, Tensor]:
-        """Return float32 [] by the name of each group that is clipped: what its gradients are to be
-        multiplied with, for their `norms`, float32 [groups].
-        """
+        """Return the factor of each clipped group's gradients, float32 [] by name."""
         return {n: (most / (norms[i] + 1e-6)).clamp_max(1.0) for i, n, most in self._limits}
 
     def clip_(self, norms: Tensor, skip: Tensor) -> None:
@@ -282,11 +273,8 @@ def update_by(
     optimizer: Optimizer | None, bucket: GradientBucket, average: WeightAverage | None
 ) -> Update:
     """Return what makes an update from a bucket and moves an average: the `fused_update` of the
-    optimizer's class, which does it in its own pass, or else rates, clipping, step and average in
-    turn.
-
-    Args:
-        optimizer: None: there are no weights to update.
+    optimizer's class, or else rates, clipping, step and average in turn. Without an optimizer there
+    are no weights to update.
     """
     # Not an inherited one: a subclass may have a step that can do less.
     own = vars(type(optimizer)).get("fused_update", _update_in_turn)

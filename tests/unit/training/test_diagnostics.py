@@ -18,7 +18,7 @@ from runtime.ranks import Ranks
 from training import diagnostics
 from training.config.explain import is_setting
 from training.config.schema import TrainConfig
-from training.diagnostics import CONFIRMATIONS, WINDOW, Diagnosis, Diagnostics, head_gradient_norms
+from training.diagnostics import CONFIRMATIONS, WINDOW, Diagnosis, Diagnostics
 
 B, S, V = 12, 9, 11
 INTERVAL, WARMUP = 100, 500
@@ -163,30 +163,6 @@ def test_what_has_nothing_to_stand_on_is_left_out() -> None:
     assert "diagnose/rows_right" in numbers
 
 
-# Gradients at the trunk
-
-
-def test_head_norms_equal_separate_backward_passes() -> None:
-    generator = torch.Generator().manual_seed(0)
-    answer = torch.randn(4, 5, 6, generator=generator, requires_grad=True)
-    weights = torch.randn(6, 3, generator=generator, requires_grad=True)
-    losses = {
-        "lm": (answer @ weights).square().sum(),
-        "q": 2 * answer[:, 0].sum(),
-        "apart": weights.sum(),
-        "fixed": torch.tensor(3.0),
-    }
-    norms = head_gradient_norms(losses, answer)
-    assert answer.grad is None
-    assert weights.grad is None
-    by_hand = 2 * (answer @ weights) @ weights.T
-    assert float(norms["lm"]) == pytest.approx(float(by_hand.detach().norm()), rel=1e-6)
-    assert float(norms["q"]) == pytest.approx(2 * math.sqrt(4 * 6), rel=1e-6)
-    assert float(norms["apart"]) == float(norms["fixed"]) == 0.0
-    losses["lm"].backward()  # The graph is still there.
-    assert answer.grad is not None
-
-
 # Warnings
 
 
@@ -213,19 +189,19 @@ def outweigh(step: dict[str, Any]) -> dict[str, Any]:
 
 
 YES, NO = torch.ones(B, dtype=torch.bool), torch.zeros(B, dtype=torch.bool)
-ONE_TOKEN = "100 % of the predicted cells are token 3 .its share of the labels is"
-FLAT = "the logits are flat: the entropy of the predictions is 100 %"
+ONE_TOKEN = "100.0% of the predicted cells are token 3 .its share of the labels is"
+FLAT = "the logits are flat: the entropy of the predictions is 100.0%"
 LARGE = r"the token logits range from -\S+ to 2"
 OUTWEIGHS = r"the gradient of head q_halt at the trunk \(3.1\) outweighs .* \(0.3\)"
-CONTINUES = "Q always continues: it halts 0 % of the rows, although 100 % are right"
+CONTINUES = "Q always continues: it halts 0.0% of the rows, although 100.0% are right"
 Q_INF = "not finite: 1 Q logits;"
 # Faults by what is said of them.
 BROKEN: dict[str, Fault] = {
     ONE_TOKEN: lambda s: {"logits": with_value(s["logits"], (..., 3), s["logits"].amax(-1) + 0.5)},
     FLAT: lambda s: {"logits": s["logits"] * 0.01},
-    "sure and wrong: .* 0 % of the cells": lambda s: {"logits": 40 * s["logits"].roll(1, -1)},
+    "sure and wrong: .* 0.0% of the cells": lambda s: {"logits": 40 * s["logits"].roll(1, -1)},
     LARGE: lambda s: {"logits": s["logits"] * 200},
-    "Q always halts: 100 % of": lambda s: {"labels": mostly_wrong(s), "halts": YES},
+    "Q always halts: 100.0% of": lambda s: {"labels": mostly_wrong(s), "halts": YES},
     CONTINUES: lambda s: {"labels": s["logits"].argmax(-1), "halts": NO},
     "Q ignores whether an answer is right": ignore_correctness,
     OUTWEIGHS: outweigh,
@@ -314,23 +290,11 @@ def test_a_head_may_be_loud_when_the_tokens_are_right() -> None:
 
 
 def test_q_is_not_judged_by_few_pairs() -> None:
-    def hardly_ever_right(step: dict[str, Any]) -> dict[str, Any]:
-        few = step | ignore_correctness(step)
+    def two_rows(step: dict[str, Any]) -> dict[str, Any]:
+        few = step | {"q_halt_logits": torch.zeros(B)}
         return {name: few[name][:2] for name in ("logits", "labels", "q_halt_logits", "halts")}
 
-    assert feed(build(), hardly_ever_right)[0] == []
-
-
-def test_all_faults_at_once_are_all_told() -> None:
-    def several(step: dict[str, Any]) -> dict[str, Any]:
-        for words in (ONE_TOKEN, LARGE, Q_INF):
-            step = step | ALL[words](step)
-        return step | {"halts": YES}
-
-    warned, _ = feed(build(), several)
-    beginnings = ("1 Q logits", "of the predicted cells", "sure and wrong", "range", "always halts")
-    assert [sum(words in warning for warning in warned) for words in beginnings] == [1] * 5
-    assert len(warned) == 5
+    assert feed(build(), two_rows)[0] == []
 
 
 # Shards

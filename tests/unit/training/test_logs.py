@@ -1,10 +1,16 @@
-"""Places for metrics beside metrics.jsonl: whatever they do, the run and the file go on."""
+"""Places for metrics beside metrics.jsonl: whatever they do, the run and the file go on.
+
+TensorBoard and MLflow with the real packages: TensorBoard's own reader, and MLflow's database.
+"""
 
 import json
 import os
+import shutil
 import socket
+import struct
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -12,11 +18,16 @@ from typing import Any
 
 import pytest
 
-from training import logs
+from runtime.errors import NonFiniteError, Preempted
+from training import logs, tracking
+from training.checkpoint.state import RunState
+from training.checkpoint.store import Checkpoint
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
-from training.logs import WandbLog
-from training.tracking import JsonlLog, Tracker, open_tracker
+from training.tracking import Tracker, open_tracker
+
+ROOT = Path(__file__).resolve().parents[3]
+Points = dict[str, list[tuple[int, float]]]
 
 
 def config(*settings: str) -> TrainConfig:
@@ -24,12 +35,71 @@ def config(*settings: str) -> TrainConfig:
     return load_config(TrainConfig, "cfg_pretrain", named)
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def trained(step: int) -> dict[str, Any]:
-    return {"step": step, "train/lr": 1.0}
+    return {"step": step, "train/lr": step / 7, "train/count": step}
+
+
+def evaluated(step: int) -> dict[str, Any]:
+    return {"step": step, "eval/accuracy": step / 9}
+
+
+def at(step: int, tracker: Tracker | None = None, position: int = 1) -> Checkpoint:
+    """A checkpoint before (with position 0 after) the evaluation of its step."""
+    ids = {f"{name}_id": run_id for name, run_id in (tracker.run_ids if tracker else {}).items()}
+    return Checkpoint(Path("unused"), RunState(step=step, position=position, **ids))
+
+
+def written(run_dir: Path) -> Points:
+    """What metrics.jsonl has, by name."""
+    points: Points = defaultdict(list)
+    for record in map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines()):
+        for name in record.keys() - {"step", "note"}:
+            points[name].append((record["step"], float(record[name])))
+    return points
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No key or server shows; sends follow one another at once; the environment is put back."""
+    monkeypatch.setattr(logs, "_SEND_SECONDS", 0.01)
+    names = [name for name in os.environ if name.startswith(("MLFLOW_", "WANDB_"))]
+    for name in [*names, *(name for name in os.environ if name.lower().endswith("_proxy"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NETRC", os.devnull)
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was warned of."""
+    said: list[str] = []
+    monkeypatch.setattr(tracking, "warn", said.append)
+    return said
+
+
+@pytest.fixture
+def three_steps(tmp_path: Path, warnings: list[str]) -> Callable[..., Any]:
+    """Make a run of three steps, with something done after the first; returns its tracker."""
+
+    def run(
+        *settings: str,
+        checkpoint: Checkpoint | None = None,
+        meanwhile: Callable[[Tracker], None] | None = None,
+    ) -> Any:
+        warnings.clear()
+        with open_tracker(config(*settings), tmp_path, checkpoint) as tracker:
+            tracker.log([trained(1)])
+            if meanwhile:
+                meanwhile(tracker)
+            tracker.log([trained(2)])
+            tracker.log([trained(3)])
+        assert [step for step, _ in written(tmp_path)["train/lr"]][-3:] == [1, 2, 3]
+        return tracker
+
+    return run
 
 
 # W&B
@@ -43,7 +113,7 @@ class FakeWandb:
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.faults: set[str] = set()
-        self.released, self.finishes_in = threading.Event(), threading.main_thread()
+        self.released = threading.Event()
 
     @property
     def names(self) -> list[str]:
@@ -62,9 +132,8 @@ class FakeWandb:
         self._called("log", (step, values))
 
     def finish(self) -> None:
-        self.finishes_in = threading.current_thread()
         if "hang" in self.faults:
-            self.released.wait()
+            self.released.wait(60.0)
         self._called("finish", None)
 
 
@@ -72,133 +141,72 @@ class FakeWandb:
 def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    for name in ("WANDB_API_KEY", "WANDB_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", os.devnull)
     return fake
 
 
-@pytest.fixture
-def opened(tmp_path: Path) -> Callable[..., tuple[Tracker, WandbLog, list[str]]]:
-    """Open both logs; returns tracker, W&B log and the warnings."""
-
-    def open_both(run_id: str | None = None, mode: str = "auto") -> Any:
-        warnings: list[str] = []
-        log = WandbLog(config(f"logger.mode={mode}"), tmp_path, run_id, warnings.append)
-        return Tracker(JsonlLog(tmp_path / "m.jsonl", None), {"wandb": log}), log, warnings
-
-    return open_both
-
-
-def run_three_steps(tracker: Tracker) -> None:
-    with tracker:
-        for step in (1, 2, 3):
-            tracker.log([trained(step)])
-            tracker.sync()
+WHOLE = ["init", "log", "log", "log", "finish"]
 
 
 def test_wandb_receives_every_record_under_its_step(
-    wandb: FakeWandb, opened: Any, tmp_path: Path
+    wandb: FakeWandb, three_steps: Any, warnings: list[str], tmp_path: Path
 ) -> None:
-    tracker, log, warnings = opened()
-    run_three_steps(tracker)
+    tracker = three_steps("logger=wandb")
     assert wandb.names == WHOLE
     logged = [value for name, value in wandb.calls if name == "log"]
-    assert logged == [(step, {"train/lr": 1.0}) for step in (1, 2, 3)]
+    assert logged == [(s, {"train/lr": s / 7, "train/count": float(s)}) for s in (1, 2, 3)]
     options = wandb.calls[0][1]
     assert (options["project"], options["name"], options["dir"]) == ("p", "n", str(tmp_path))
-    assert options["mode"] == "offline"
-    assert options["id"] == log.run_id == tracker.run_ids["wandb"]
+    assert options["id"] == tracker.run_ids["wandb"]
     assert options["settings"]["init_timeout"] == 10.0
-    assert len(lines(tmp_path / "m.jsonl")) == 3
     assert warnings == []
 
 
 def test_a_resumed_run_goes_on_in_the_same_wandb_run_and_others_have_their_own(
-    wandb: FakeWandb, opened: Any
+    wandb: FakeWandb, three_steps: Any
 ) -> None:
-    ids = set()
-    for run_id in ("abc", None, None):
-        tracker, _, _ = opened(run_id=run_id)
-        run_three_steps(tracker)
-        ids.add(tracker.run_ids["wandb"])
-    assert len(ids) == 3
-    assert "abc" in ids
-    assert (wandb.calls[0][1]["id"], wandb.calls[0][1]["resume"]) == ("abc", "allow")
+    first = three_steps("logger=wandb")
+    again = three_steps("logger=wandb", checkpoint=at(0, first))
+    other = three_steps("logger=wandb")
+    assert first.run_ids == again.run_ids != other.run_ids
+    resumed = [value for name, value in wandb.calls if name == "init"][1]
+    assert (resumed["id"], resumed["resume"]) == (first.run_ids["wandb"], "allow")
 
 
 @pytest.mark.parametrize("mode", ["online", "offline"])
-def test_a_mode_asked_for_is_taken(wandb: FakeWandb, opened: Any, mode: str) -> None:
-    run_three_steps(opened(mode=mode)[0])
+def test_a_mode_asked_for_is_taken(wandb: FakeWandb, three_steps: Any, mode: str) -> None:
+    three_steps("logger=wandb", f"logger.mode={mode}")
     assert wandb.calls[0][1]["mode"] == mode
-
-
-WHOLE = ["init", "log", "log", "log", "finish"]
 
 
 @pytest.mark.parametrize(
     ("fault", "called"), [("init", WHOLE[:1]), ("log", WHOLE[:2]), ("finish", WHOLE)]
 )
 def test_whatever_wandb_raises_is_said_once_and_the_run_goes_on(
-    wandb: FakeWandb, opened: Any, tmp_path: Path, fault: str, called: list[str]
+    wandb: FakeWandb, three_steps: Any, warnings: list[str], fault: str, called: list[str]
 ) -> None:
     wandb.faults = {fault}
-    tracker, _, warnings = opened()
-    run_three_steps(tracker)
+
+    def wait(tracker: Any) -> None:
+        tracker._others["wandb"]._thread.join(0.2)
+
+    three_steps("logger=wandb", meanwhile=wait)
     assert wandb.names == called
-    assert len(warnings) == 1
-    assert warnings[0].startswith("W&B failed (")
-    assert [record["step"] for record in lines(tmp_path / "m.jsonl")] == [1, 2, 3]
+    (warning,) = warnings
+    assert warning.startswith("W&B failed (")
 
 
 def test_a_finish_that_hangs_is_left_alone(
-    wandb: FakeWandb, opened: Any, monkeypatch: pytest.MonkeyPatch
+    wandb: FakeWandb, three_steps: Any, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "_FINISH_SECONDS", 0.1)
+    monkeypatch.setattr(logs, "_FINISH_SECONDS", 0.2)
     wandb.faults = {"hang", "finish"}
-    tracker, _, warnings = opened()
-    run_three_steps(tracker)
+    tracker = three_steps("logger=wandb")
     wandb.released.set()
-    wandb.finishes_in.join()
+    tracker._others["wandb"]._thread.join()
     assert wandb.names[-1] == "finish"
     assert warnings == [
-        "W&B has not finished within 0.1 s and is left behind; `wandb sync` sends what is missing"
+        "W&B has not finished within 0.2 s and is left behind; `wandb sync` sends what is missing"
     ]
-
-
-def test_nothing_is_written_through_a_link_in_the_folder(
-    wandb: FakeWandb, opened: Any, tmp_path: Path
-) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "wandb").symlink_to(tmp_path / "elsewhere")
-    tracker, _, warnings = opened()
-    run_three_steps(tracker)
-    assert wandb.names == []
-    assert len(warnings) == 1
-    assert f"is a link, expected a folder: '{tmp_path / 'wandb'}'" in warnings[0]
-    assert lines(tmp_path / "m.jsonl") == [trained(1), trained(2), trained(3)]
-
-
-def test_without_wandb_a_notice_says_how_to_get_it(
-    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    tracker, _, warnings = opened()
-    run_three_steps(tracker)
-    assert len(warnings) == 1
-    assert "pip install" in warnings[0]
-    assert tracker.run_ids == {}
-    assert [record["step"] for record in lines(tmp_path / "m.jsonl")] == [1, 2, 3]
-
-
-# Online or offline
-
-
-@pytest.fixture
-def silent_server() -> Iterator[str]:
-    """A server that takes connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 class AnswersNotFound(BaseHTTPRequestHandler):
@@ -210,65 +218,329 @@ class AnswersNotFound(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def answering_server() -> Iterator[str]:
-    """A server that answers, if only that it has no such page."""
-    with HTTPServer(("127.0.0.1", 0), AnswersNotFound) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+def server() -> Iterator[Callable[[str], str]]:
+    """The address of a server that answers, if only that it has no such page, of one that takes
+    connections and never answers, and of none.
+    """
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        HTTPServer(("127.0.0.1", 0), AnswersNotFound) as answering,
+    ):
+        thread = threading.Thread(target=answering.serve_forever, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+        ports = {"answering": answering.server_port, "silent": silent.getsockname()[1]}
+        ports["refused"] = 1
+        yield lambda kind: f"http://127.0.0.1:{ports[kind]}" if kind in ports else kind
+        answering.shutdown()
         thread.join()
-
-
-@pytest.fixture
-def chosen_mode(wandb: FakeWandb, opened: Any, monkeypatch: Any) -> Callable[..., str]:
-    def choose(url: str, key: str | None) -> str:
-        monkeypatch.setenv("WANDB_BASE_URL", url)
-        if key is not None:
-            monkeypatch.setenv("WANDB_API_KEY", key)
-        for proxy in [name for name in os.environ if name.lower().endswith("_proxy")]:
-            monkeypatch.delenv(proxy)
-        monkeypatch.setattr(logs, "_REACH_SECONDS", 0.3)
-        tracker, _, warnings = opened()
-        run_three_steps(tracker)
-        assert warnings == []
-        return wandb.calls[0][1]["mode"]
-
-    return choose
 
 
 KEY = "k" * 40
 
 
 @pytest.mark.parametrize(
-    ("login", "mode"),
-    [("key", "online"), (None, "offline"), ("127.0.0.1", "online"), ("elsewhere", "offline")],
+    ("kind", "login", "mode"),
+    [
+        *(("answering", "key", "online"), ("answering", None, "offline")),
+        *(("answering", "127.0.0.1", "online"), ("answering", "elsewhere", "offline")),
+        *((kind, "key", "offline") for kind in ("silent", "refused", "not a url")),
+    ],
 )
-def test_online_needs_a_key_for_the_server(
-    chosen_mode: Any, monkeypatch: Any, tmp_path: Path, answering_server: str, login: Any, mode: str
+def test_online_needs_a_key_for_the_server_and_its_answer(
+    wandb: FakeWandb,
+    three_steps: Any,
+    server: Any,
+    warnings: list[str],
+    tmp_path: Path,
+    monkeypatch: Any,
+    kind: str,
+    login: str | None,
+    mode: str,
 ) -> None:
-    logins = tmp_path / "netrc"
-    logins.write_text(f"machine {login}\n  login user\n  password {KEY}\n")
-    monkeypatch.setenv("NETRC", str(logins))
-    assert chosen_mode(answering_server, KEY if login == "key" else None) == mode
-
-
-@pytest.mark.parametrize("server", ["silent_server", "refused", "no address"])
-def test_offline_when_the_server_does_not_answer(
-    chosen_mode: Any, request: Any, server: str
-) -> None:
-    fixed = {"refused": "http://127.0.0.1:1", "no address": "not a url"}
-    url = fixed.get(server) or request.getfixturevalue(server)
-    assert chosen_mode(url, KEY) == "offline"
-
-
-# What a run opens
+    (tmp_path / "netrc").write_text(f"machine {login}\n  login user\n  password {KEY}\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_BASE_URL", server(kind))
+    if login == "key":
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setattr(logs, "_REACH_SECONDS", 0.3)
+    three_steps("logger=wandb")
+    assert (wandb.calls[0][1]["mode"], warnings) == (mode, [])
 
 
 @pytest.mark.parametrize(("logger", "calls"), [("jsonl", []), ("wandb", WHOLE)])
 def test_only_what_was_asked_for_is_opened(
-    wandb: FakeWandb, tmp_path: Path, logger: str, calls: list[str]
+    wandb: FakeWandb, three_steps: Any, tmp_path: Path, logger: str, calls: list[str]
 ) -> None:
-    run_three_steps(open_tracker(config(f"logger={logger}"), tmp_path, None))
+    three_steps(f"logger={logger}")
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
     assert wandb.names == calls
+
+
+# TensorBoard and MLflow
+
+
+BOTH = "logger=[tensorboard,mlflow]"
+ODD = {"train/nan": float("nan"), "train/inf": float("-inf"), "eval/arc/pass@1": 1 / 3}
+
+
+def as_float32(value: float) -> float:
+    return struct.unpack("f", struct.pack("f", value))[0]
+
+
+def in_tensorboard(run_dir: Path) -> Points:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = reading.EventAccumulator(str(run_dir / "tensorboard"), {"scalars": 0})
+    events.Reload()
+    names = events.Tags()["scalars"]
+    return {name: [(e.step, e.value) for e in events.Scalars(name)] for name in names}
+
+
+def in_mlflow(run_dir: Path) -> Points:
+    client, run = the_mlflow_run(run_dir)
+    histories = {
+        name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics
+    }
+    return {name: [(m.step, m.value) for m in points] for name, points in histories.items()}
+
+
+def the_mlflow_run(run_dir: Path) -> Any:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{run_dir / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("p").experiment_id])
+    return client, run
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of MLflow, whose tables take seconds to make."""
+    for package in ("tensorboard", "mlflow", "sqlalchemy"):
+        pytest.importorskip(package)
+    folder = tmp_path_factory.mktemp("mlflow")
+    with open_tracker(config("logger=mlflow", "project_name=other"), folder, None):
+        pass
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, empty_database: Path) -> Path:
+    """A run's folder, with a database."""
+    shutil.copy(empty_database, tmp_path)
+    return tmp_path
+
+
+def require_equal(run_dir: Path) -> None:
+    """Require that both have all of metrics.jsonl (`repr`: nan is not nan)."""
+    wanted = written(run_dir)
+    rounded = {name: [(s, as_float32(v)) for s, v in wanted[name]] for name in wanted}
+    assert repr(sorted(in_tensorboard(run_dir).items())) == repr(sorted(rounded.items()))
+    most = sys.float_info.max  # Databases know no infinity.
+    renamed = {
+        name.replace("@", "_"): [(s, min(max(v, -most), most)) for s, v in points]
+        for name, points in wanted.items()
+    }
+    assert repr(sorted(in_mlflow(run_dir).items())) == repr(sorted(renamed.items()))
+
+
+def test_both_have_every_record_of_the_file(run_dir: Path, warnings: list[str]) -> None:
+    long = "optimizer.groups.all.params=[" + ",".join(["x" * 999] * 9) + ",*]"
+    many = {f"more/{number}": number for number in range(1200)}  # More than a request takes.
+    with open_tracker(config(BOTH, long), run_dir, None) as tracker:
+        tracker.log([trained(1), {**trained(2), **ODD, "note": "text is left out"}])
+        tracker.log([evaluated(2), {**trained(3), **many}])
+    assert len(written(run_dir)["train/lr"]) == 3
+    require_equal(run_dir)
+    _, run = the_mlflow_run(run_dir)
+    assert (run.info.run_name, run.info.status) == ("n", "FINISHED")
+    assert (run.data.params["lr"], run.data.params["arch.loss.loss_type"][:4]) == ("0.0001", "stab")
+    assert len(run.data.params["optimizer.groups.all.params"]) == 6000
+    assert warnings == []
+
+
+def test_a_resumed_run_goes_on_in_both(run_dir: Path, warnings: list[str]) -> None:
+    records = [trained(1), trained(2), evaluated(2), trained(3), trained(4), evaluated(4)]
+    with open_tracker(config(BOTH), run_dir, None) as tracker:
+        tracker.log(records[:3])
+    with open_tracker(config(BOTH), run_dir, at(2, tracker, position=0)) as resumed:
+        resumed.log(records[3:])
+    assert resumed.run_ids == tracker.run_ids
+    require_equal(run_dir)
+    assert warnings == []
+
+
+def test_a_future_that_did_not_happen_is_hidden_in_tensorboard(run_dir: Path) -> None:
+    with open_tracker(config("logger=tensorboard"), run_dir, None) as tracker:
+        tracker.log(map(trained, range(1, 9)))
+    with open_tracker(config("logger=tensorboard"), run_dir, at(3)) as tracker:
+        tracker.log([trained(4)])
+    assert [step for step, _ in in_tensorboard(run_dir)["train/lr"]] == [1, 2, 3, 4]
+
+
+def test_a_run_that_the_server_does_not_know_begins_anew(run_dir: Path) -> None:
+    elsewhere = Checkpoint(Path("unused"), RunState(step=0, position=1, mlflow_id="f" * 32))
+    with open_tracker(config("logger=mlflow"), run_dir, elsewhere) as tracker:
+        tracker.log([trained(1)])
+    assert tracker.run_ids["mlflow"] == the_mlflow_run(run_dir)[1].info.run_id
+
+
+@pytest.mark.parametrize(("error", "status"), [(Preempted, "KILLED"), (NonFiniteError, "FAILED")])
+def test_mlflow_is_told_how_a_run_ended(run_dir: Path, error: Any, status: str) -> None:
+    tracker = open_tracker(config("logger=mlflow"), run_dir, None)
+    with pytest.raises(error), tracker:
+        raise error
+    assert the_mlflow_run(run_dir)[1].info.status == status
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize("package", ["wandb", "tensorboard", "mlflow"])
+def test_without_the_package_a_notice_says_how_to_get_it(
+    three_steps: Any, monkeypatch: pytest.MonkeyPatch, warnings: list[str], package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert three_steps(f"logger={package}").run_ids == {}
+    said = f"{package} is not installed (pip install '.[{package}]'): metrics go to metrics.jsonl"
+    assert warnings == [f"{said} only"]
+
+
+@pytest.mark.parametrize("name", ["wandb", "tensorboard", "mlflow.db"])
+def test_nothing_is_written_through_a_link(
+    three_steps: Any, run_dir: Path, wandb: FakeWandb, warnings: list[str], name: str
+) -> None:
+    (run_dir / "elsewhere").mkdir()
+    (run_dir / name).unlink(missing_ok=True)
+    (run_dir / name).symlink_to(run_dir / "elsewhere")
+    three_steps(f"logger={name.removesuffix('.db')}")
+    assert f"is a link, expected a folder: '{run_dir / name}'" in warnings[0]
+    assert list((run_dir / "elsewhere").iterdir()) == wandb.names == []
+
+
+@pytest.mark.parametrize("call", ["create_run", "set_terminated"])
+def test_whatever_mlflow_raises_is_said_once(
+    three_steps: Any, run_dir: Path, warnings: list[str], monkeypatch: Any, call: str
+) -> None:
+    monkeypatch.setattr(f"mlflow.MlflowClient.{call}", lambda *arguments, **options: 1 / 0)
+    three_steps("logger=mlflow")
+    (warning,) = warnings
+    assert warning.startswith("MLflow failed (ZeroDivisionError")
+
+
+def test_a_full_disk_ends_the_event_file(
+    three_steps: Any, run_dir: Path, warnings: list[str]
+) -> None:
+    def fill(tracker: Any) -> None:
+        writer = tracker._others["tensorboard"]._writer
+        writer._writer.close()
+        writer._writer = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115
+
+    tracker = three_steps("logger=tensorboard", meanwhile=fill)
+    assert "TensorBoard failed (OSError: [Errno 28] No space left on device)" in warnings[0]
+    tracker._others["tensorboard"]._writer.close()
+
+
+@pytest.mark.parametrize(
+    ("call", "place", "done"),
+    [("create_run", "_START_SECONDS", "started"), ("log_batch", "_FINISH_SECONDS", "finished")],
+)
+def test_a_call_that_hangs_delays_no_step_and_is_left_behind(
+    three_steps: Any,
+    run_dir: Path,
+    warnings: list[str],
+    monkeypatch: Any,
+    call: str,
+    place: str,
+    done: str,
+) -> None:
+    released = threading.Event()
+
+    def hang(tracker: Any = None) -> None:
+        name = f"mlflow.MlflowClient.{call}"
+        monkeypatch.setattr(name, lambda *a, **o: released.wait(60.0) and 1 / 0)
+
+    if done == "started":
+        hang()
+    monkeypatch.setattr(logs, place, 3.0)
+    tracker = three_steps("logger=mlflow", meanwhile=hang)
+    (warning,) = warnings
+    assert warning.startswith(f"MLflow has not {done} within 3 s and is left behind; metrics.jsonl")
+    released.set()
+    tracker._others["mlflow"]._thread.join()
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(("kind", "said"), [("refused", "refused"), ("silent", "timed out")])
+def test_an_mlflow_server_that_does_not_answer(
+    three_steps: Any, server: Any, warnings: list[str], monkeypatch: Any, kind: str, said: str
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    three_steps("logger=mlflow", f"logger.mlflow.tracking_uri={server(kind)}")
+    (warning,) = warnings
+    assert warning.startswith("MLflow failed (MlflowException: API request to http://127.0.0.1")
+    assert said in warning
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+
+
+QUIET = """
+import sys
+from pathlib import Path
+asked = []
+names = ("socket.connect", "socket.getaddrinfo", "socket.sendto")
+sys.addaudithook(lambda event, values: asked.append(values) if event in names else None)
+from training.config.composition import load_config
+from training.config.schema import TrainConfig
+from training.tracking import open_tracker
+settings = ["data_path=x", "project_name=p", "run_name=n", sys.argv[1]]
+with open_tracker(load_config(TrainConfig, "cfg_pretrain", settings), Path(), None) as tracker:
+    tracker.log([{"step": 1, "train/lr": 1.0}])
+loaded = {"wandb", "tensorboard", "mlflow", "torch", "tensorflow", "pandas"} & sys.modules.keys()
+print(sorted(loaded), asked)
+"""
+
+
+@pytest.mark.parametrize(
+    "logger", ["jsonl", "tensorboard", pytest.param("mlflow", marks=pytest.mark.slow)]
+)
+def test_only_what_was_asked_for_is_loaded_nothing_is_printed_and_nobody_called(
+    run_python: Any, tmp_path: Path, logger: str
+) -> None:
+    """Telemetry would call home; it is off without any help of the environment."""
+    asked = [] if logger == "jsonl" else [logger]
+    for package in asked:
+        pytest.importorskip(package)
+    finished = run_python(
+        "-c", QUIET, f"logger={logger}", env={"PYTHONPATH": str(ROOT)}, timeout=180
+    )
+    assert (finished.code, finished.out, finished.err) == (0, f"{asked} []\n", "")
+    made = {"jsonl": [], "tensorboard": ["tensorboard"], "mlflow": ["mlflow.db"]}[logger]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", *made]
+
+
+SERVER = """
+import sys
+from mlflow.server import app, handlers
+from werkzeug.serving import make_server
+handlers.initialize_backend_stores(sys.argv[1], default_artifact_root="artifacts")
+server = make_server("127.0.0.1", 0, app, threaded=True)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.mark.slow
+def test_an_mlflow_server_has_every_record(run_dir: Path, start: Any, warnings: list[str]) -> None:
+    for package in ("flask", "flask_cors", "graphene"):  # mlflow-skinny comes without.
+        pytest.importorskip(package)
+    path = os.pathsep.join((str(ROOT), *sys.path))
+    env = {"PYTHONPATH": path, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    server = start("-c", SERVER, f"sqlite:///{run_dir / 'mlflow.db'}", env=env)
+    url = f"http://127.0.0.1:{int(server.stdout.readline())}"
+    settings = config(BOTH, f"logger.mlflow.tracking_uri={url}")
+    with open_tracker(settings, run_dir, None) as tracker:
+        tracker.log([trained(1), {**trained(2), **ODD}])
+    with open_tracker(settings, run_dir, at(2, tracker)) as tracker:
+        tracker.log([trained(3), trained(4)])
+    assert warnings == []
+    require_equal(run_dir)
+    assert the_mlflow_run(run_dir)[1].info.status == "FINISHED"

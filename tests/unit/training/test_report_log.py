@@ -1,9 +1,8 @@
 """The page that a run writes of itself: no failure of it is one of the run."""
 
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +26,17 @@ def warnings() -> list[str]:
 @pytest.fixture
 def log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: list[str]
-) -> Iterator[Callable[[str], ReportLog]]:
+) -> Callable[[str], ReportLog]:
     """A log whose script is replaced by some code; RUN in it is the run's folder."""
-    opened = []
+    monkeypatch.setattr(logs, "_SEND_SECONDS", 0.01)
 
     def make(code: str) -> ReportLog:
         script = tmp_path / "script.py"
         script.write_text(f"import os, sys, time\nRUN = sys.argv[2]\n{code}\n")
         monkeypatch.setattr(logs, "_REPORT_SCRIPT", script)
-        opened.append(ReportLog(tmp_path, warnings.append))
-        return opened[-1]
+        return ReportLog(tmp_path, warnings.append)
 
-    yield make
-    for one in opened:
-        one._kill()
+    return make
 
 
 COUNT = "open(RUN + '/count', 'a').write('x')"
@@ -60,11 +56,9 @@ def wait_until(holds: Callable[[], Any]) -> None:
 def test_each_evaluation_writes_it_anew(log: Any, tmp_path: Path, warnings: list[str]) -> None:
     one = log(COUNT)
     one.log([STEP])
-    assert one._process is None
     for expected in (1, 2):
         one.log([EVALUATION])
         wait_until(lambda expected=expected: count(tmp_path) == expected)
-        one._process.wait()
     one.close()
     assert (count(tmp_path), warnings) == (2, [])
 
@@ -74,6 +68,8 @@ def test_two_are_never_at_work_and_the_last_word_is_not_lost(
 ) -> None:
     lock = "os.mkdir(RUN + '/lock')\nwhile not os.path.exists(RUN + '/go'): time.sleep(0.01)\n"
     one = log(f"{lock}os.rmdir(RUN + '/lock')\n{COUNT}")
+    one.log([EVALUATION])
+    wait_until((tmp_path / "lock").exists)
     for _ in range(3):
         one.log([EVALUATION])
     assert count(tmp_path) == 0
@@ -85,73 +81,51 @@ def test_two_are_never_at_work_and_the_last_word_is_not_lost(
 def test_steps_after_the_last_evaluation_are_shown_at_the_end(log: Any, tmp_path: Path) -> None:
     one = log(COUNT)
     one.log([EVALUATION])
-    one._process.wait()
+    wait_until(lambda: count(tmp_path) == 1)
     one.log([STEP])
     one.close(NonFiniteError)
     assert count(tmp_path) == 2
 
 
-def test_its_failure_is_one_warning(log: Any, warnings: list[str]) -> None:
-    one = log("print('report.py: it is broken', file=sys.stderr); sys.exit(2)")
+@pytest.mark.parametrize(
+    ("code", "seconds", "told"),
+    [
+        ("print('a'); sys.exit('report.py: it is broken')", {}, "RuntimeError: report.py: it is"),
+        ("sys.exit(3)", {}, "RuntimeError: exit code 3"),
+        ("time.sleep(600)", {"_REPORT_SECONDS": 0.1}, "TimeoutExpired"),
+        ("time.sleep(6)", {"_FINISH_SECONDS": 0.2}, "not finished within 0.2 s and is left behind"),
+    ],
+)
+def test_its_failure_is_one_warning(
+    log: Any, warnings: list[str], monkeypatch: Any, code: str, seconds: Any, told: str
+) -> None:
+    for name, value in seconds.items():
+        monkeypatch.setattr(logs, name, value)
+    one = log(code)
     for _ in range(3):
         one.log([EVALUATION])
-        if one._process:
-            one._process.wait()
     one.close()
     (warning,) = warnings
-    assert "the report failed (RuntimeError: report.py: it is broken)" in warning
-
-
-def test_a_failure_at_the_end_is_told_too(log: Any, warnings: list[str]) -> None:
-    one = log("sys.exit(3)")
-    one.log([EVALUATION])
-    one.close()
-    assert len(warnings) == 1
-    assert "exit code 3" in warnings[0]
-
-
-def test_one_that_hangs_is_killed(
-    log: Any, warnings: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = log("time.sleep(600)")
-    one.log([EVALUATION])
-    process = one._process
-    monkeypatch.setattr(logs, "_REPORT_SECONDS", 0.0)
-    one.log([EVALUATION])
-    assert process.returncode == -signal.SIGKILL
-    assert len(warnings) == 1
-    assert "it took over 0 s" in warnings[0]
-
-
-def test_one_that_hangs_does_not_hold_up_the_end(
-    log: Any, warnings: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logs, "_FINISH_SECONDS", 0.1)
-    one = log("time.sleep(600)")
-    one.log([EVALUATION])
-    one.close()
-    assert len(warnings) == 1
-    assert "has not finished within 0.1 s" in warnings[0]
-    assert "scripts/report.py writes it" in warnings[0]
+    assert told in warning
+    assert "the report" in warning
+    one._thread.join()
 
 
 def test_a_run_that_is_asked_to_stop_does_not_wait(log: Any, warnings: list[str]) -> None:
-    one = log("time.sleep(600)")
+    one, began = log("time.sleep(5)"), time.monotonic()
     one.log([EVALUATION])
-    process = one._process
     one.close(Preempted)
-    assert process.returncode == -signal.SIGKILL
+    assert time.monotonic() - began < 3
+    one._thread.join()
     assert warnings == []
 
 
 def test_it_ends_with_the_run_at_low_priority(log: Any, tmp_path: Path) -> None:
-    one = log(
-        "while os.nice(0) < 19: time.sleep(0.01)\n"
-        "open(RUN + '/told', 'w').write(os.environ['RUN_ENDS_WITH_PROCESS'])"
-    )
+    said = "{os.nice(0)} {os.environ['RUN_ENDS_WITH_PROCESS']}"
+    one = log(f"open(RUN + '/told', 'w').write(f{said!r})")
     one.log([EVALUATION])
     one.close()
-    assert (tmp_path / "told").read_text() == str(os.getpid())
+    assert (tmp_path / "told").read_text() == f"19 {os.getpid()}"
 
 
 def test_without_plotly_one_line_says_how_to_get_it(
@@ -161,9 +135,8 @@ def test_without_plotly_one_line_says_how_to_get_it(
     one = ReportLog(tmp_path, warnings.append)
     one.log([EVALUATION])
     one.close()
-    assert one._process is None
-    assert len(warnings) == 1
-    assert "pip install '.[pictures]'" in warnings[0]
+    (warning,) = warnings
+    assert "pip install '.[pictures]'" in warning
 
 
 def test_a_tracker_has_one_where_it_is_asked_for(tmp_path: Path) -> None:

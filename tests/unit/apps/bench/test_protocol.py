@@ -36,19 +36,6 @@ def asked(held_out: Path, tmp_path: Path) -> Any:
     return parse
 
 
-@pytest.mark.parametrize(
-    ("scores", "step"),
-    [
-        ({10: 0.5, 20: 0.75, 30: 0.75, 40: 0.7}, 20),
-        ({40: 0.75, 30: 0.75, 100: 0.75}, 30),
-        ({10: 0.0, 20: 0.0}, 10),
-        ({20: 1.0}, 20),
-    ],
-)
-def test_the_earliest_of_the_best_is_chosen(scores: dict[int, float], step: int) -> None:
-    assert protocol.earliest_best(scores) == step
-
-
 def write_metrics(folder: Path, scores: dict[int, Any]) -> None:
     folder.mkdir(parents=True)
     lines = [{"step": s, "train/lr": 1.0, "train/exact_accuracy": 1.0} for s in scores]
@@ -87,15 +74,6 @@ def test_runs_evaluate_the_selection_puzzles_or_nothing(asked: Any) -> None:
         ("selection", True)
     }
     assert [run.eval_split for run in asked("selection=last", "seed=7").runs] == [None]
-
-
-def test_the_spread_is_the_sample_standard_deviation() -> None:
-    values = [0.5, 0.75, 0.9]
-    found = protocol.mean_and_spread(values)
-    assert found["mean"] == pytest.approx(np.mean(values))
-    assert found["std"] == pytest.approx(np.std(values, ddof=1))
-    assert found["values"] == values
-    assert protocol.mean_and_spread([0.5]) == {"mean": 0.5, "std": None, "values": [0.5]}
 
 
 CONTENT = {

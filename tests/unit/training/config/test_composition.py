@@ -285,7 +285,6 @@ def test_batches_must_be_cut_into_equal_parts(settings: str, world_size: int, to
         ("reduction=exact", "reduction=exact sets torch's random numbers anew"),
         ("techniques=[curriculum] arch.H_cycles=3 arch.L_cycles=4", "the number of cycles changes"),
         ("optimizer.name=adamw", "it takes the optimizer adam_atan2"),
-        ("optimizer.kernel=package", "and kernel=ours; use cuda_graph=false"),
     ],
 )
 def test_a_cuda_graph_takes_steps_that_are_alike(setting: str, told: str) -> None:

@@ -171,16 +171,6 @@ def test_the_pass_clips_decays_and_averages_as_the_twin() -> None:
             torch.testing.assert_close(found.flatten(), expected, rtol=5e-6, atol=1e-6)
 
 
-def test_the_average_is_that_of_its_own_update() -> None:
-    flat = Flat()
-    alone = WeightAverage(flat.model, flat.RATE)
-    for step in range(3):
-        flat.step(step)
-        alone.update(torch.tensor(False))
-    for name, expected in alone.tensors().items():
-        torch.testing.assert_close(flat.average.tensors()[name], expected, rtol=1e-6, atol=1e-7)
-
-
 @pytest.mark.parametrize("steps_before", [0, 2])
 def test_a_skipped_step_changes_no_bit(steps_before: int) -> None:
     flat, twin = Flat(), Flat()

@@ -54,7 +54,7 @@ def assign(module: nn.Module, groups: Mapping[str, ParamGroupConfig]) -> list[Pa
 def test_a_parameter_that_is_not_float32_is_named() -> None:
     module = small_module()
     module.second.double()
-    with pytest.raises(ConfigError, match=r"must be float32.*: second.weight \(torch.float64\)"):
+    with pytest.raises(ConfigError, match=r"must be float32, second.weight is torch.float64"):
         assign(module, configs(all=["*"]))
 
 
@@ -73,7 +73,7 @@ def test_groups_take_the_settings_of_the_run_where_they_have_none() -> None:
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ({"a": ["first.weight"]}, r"no group matches first\.bias, second\.weight$"),
+        ({"a": ["first.weight"]}, r"first\.bias is matched by no group$"),
         ({"a": ["*.weight"], "b": ["first.*"]}, r"first\.weight is matched by .*groups: a, b$"),
         ({"a": ["*"], "b": ["third.*"]}, r"optimizer\.groups\.b: .*third.*first\.weight"),
         ({"a": ["*"], "b": ["FIRST.*"]}, r"optimizer\.groups\.b"),  # Case counts.
@@ -133,8 +133,8 @@ def test_the_default_is_one_group_with_decay_on_everything() -> None:
     assert isinstance(optimizer, AdamATan2)
 
 
-def built(name: str, groups: list[ParamGroup], kernel: str = "ours") -> torch.optim.Optimizer:
-    settings = {"name": name, "kernel": kernel, "groups": {"unused": {"params": ["*"]}}}
+def built(name: str, groups: list[ParamGroup]) -> torch.optim.Optimizer:
+    settings = {"name": name, "groups": {"unused": {"params": ["*"]}}}
     return build_optimizer(OptimizerConfig.model_validate(settings), groups, (0.8, 0.95))
 
 
@@ -157,19 +157,6 @@ def test_each_group_has_its_own_rate_and_decay(optimizer: str, decay_vectors: bo
     factors = {"first.weight": kept, "first.bias": kept if decay_vectors else 1}
     for name, parameter in module.named_parameters():
         torch.testing.assert_close(parameter.detach(), before[name] * factors.get(name, 1))
-
-
-def test_adamw_is_adamw() -> None:
-    module, twin = small_module(), small_module()
-    optimizer = built("adamw", assign(module, configs(all=["*"])))
-    plain = torch.optim.AdamW(twin.parameters(), lr=0.1, weight_decay=0.2, betas=(0.8, 0.95))
-    for step in range(4):
-        for optimized in (module, twin):
-            set_gradients(optimized, step)
-        optimizer.step()
-        plain.step()
-    for actual, expected in zip(module.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-7)
 
 
 def set_gradients(module: nn.Module, seed: int) -> None:
@@ -304,13 +291,6 @@ def test_what_is_not_finite_in_any_shard_skips_the_step(shard: int) -> None:
     grads_of(module)["first.weight"][0, 0] = math.nan
     _, skip, _ = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=GO_ON)
     assert skip
-
-
-def test_package_kernel_belongs_to_adam_atan2_on_cuda() -> None:
-    with pytest.raises(ConfigError, match="kernel=package runs on CUDA only, not on cpu"):
-        built("adam_atan2", assign(small_module(), configs(all=["*"])), kernel="package")
-    with pytest.raises(ValueError, match="kernel of adam_atan2, not of adamw"):
-        OptimizerConfig(name="adamw", kernel="package")
 
 
 # Skipped updates
