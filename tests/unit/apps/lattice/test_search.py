@@ -233,6 +233,7 @@ def test_a_search_that_was_killed_goes_on(ranks: Ranks, puzzles: Batch, tmp_path
     file.write_text(file.read_text()[:-40])  # The seventh line was cut off.
     again = found_with(Counting(tmp_path / "search", "key", ranks))
     assert len(rows) == 12 - 6
+    assert len(file.read_text().splitlines()) == 1 + 12
     assert list(map(essence, again)) == list(map(essence, whole))
 
 

@@ -204,6 +204,8 @@ def test_a_norm_and_a_matrix() -> None:
     for more, expected in (({}, normed), (own, hidden), ({"use_norm": False}, hidden)):
         head = OutputHead(D, V, **more)
         torch.testing.assert_close(head(hidden), expected @ head.weight.T)
+        some = torch.tensor([9, 2, 4])
+        torch.testing.assert_close(head.score(hidden, some), head(hidden)[..., some])
         assert len(list(OutputHead(D, V, bias=True).projection.parameters())) == 2
     with pytest.raises(ValueError, match="use_norm=False"):
         OutputHead(D, V, norm=nn.Identity(), use_norm=False)
