@@ -34,7 +34,6 @@ import torch
 from dataset.format.schema import LabelField
 from dataset.format.writing import write_puzzles
 from models.heads.base import Examples
-from models.layers import require_backend
 from models.operations import Flop, count_flop
 from models.registry import arch_on_device
 from puzzle_dataset import PuzzleDataset

@@ -1,18 +1,13 @@
 """Batches on the device: the same numbers."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from puzzle_dataset import PuzzleDataset, TrainBatches
 from runtime.ranks import Ranks
-from training import trainer
-from training.config.composition import load_config
-from training.config.schema import TrainConfig
-from training.trainer import Feed, build_feed
+from training.trainer import Feed
 
 
 def test_values_and_order_are_those_of_the_batches(lazy_arc: Path) -> None:
