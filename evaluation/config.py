@@ -225,7 +225,7 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     G"""
     file: str | None = None
     """a text file with Sudokus, on a line each or in rows, or mazes in rows, an empty line between
-    two; or such puzzles as a builder's CSV; an ARC task (.json), whose test inputs are asked; '-' is
+    two; or such puzzles as a builder's CSV; an ARC task (.json), whose test inputs are asked; '-':
     standard input"""
     count: Count | None = None
     """solve the first puzzles of a data set"""

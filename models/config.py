@@ -27,7 +27,9 @@ from runtime.schema import (
 )
 
 ForwardDtype = Literal["bfloat16", "float32", "float16", "float64"]
-AttentionBackend = Literal["auto", "math"]
+AttentionBackend = Literal["auto", "math", "fa2", "fa3", "fa4"]
+BACKENDS_WITH_BIAS = ("auto", "math")
+"""Attention backends that can add a bias to the scores."""
 
 
 OutputField = Literal[
@@ -172,15 +174,18 @@ class RecurrenceConfig(Schema):
     forward_dtype: ForwardDtype = "bfloat16"
     """dtype of the states; take float32 on a CPU without bfloat16 in hardware"""
     attention: AttentionBackend = "auto"
-    """kernel of the attention: torch's choice, or plain products"""
+    """kernel of the attention: torch's choice, plain products, or FlashAttention 2, 3 or 4"""
     attention_bias: Annotated[str, NameOf(ATTENTION_BIASES)] = NONE
 
     @model_validator(mode="after")
     def _attention_takes_the_bias(self) -> Self:
+        asked = f"attention_bias={self.attention_bias}"
         if self.attention_bias != NONE and self.mlp_t:
+            raise ValueError(f"{asked} with mlp_t=true: there is no attention; use mlp_t=false")
+        if self.attention_bias != NONE and self.attention not in BACKENDS_WITH_BIAS:
             raise ValueError(
-                f"attention_bias={self.attention_bias} with mlp_t=true: there is no attention; use "
-                "mlp_t=false"
+                f"{asked} with attention={self.attention}: that kernel takes no bias; use "
+                "attention=auto"
             )
         return self
 

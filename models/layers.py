@@ -1,16 +1,32 @@
 """The layers all models share. Parameters are float32 and cast to the input's dtype in forward.
 
+Attention stands behind one function, `attend`: no other code knows the kernels.
+
 Shape letters: B batch, T positions, D hidden width, N heads, K head width.
 """
 
+import importlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from models.config import BACKENDS_WITH_BIAS
+from runtime.errors import ConfigError
+
+# Backend -> (module of `flash_attn_func`, how to install it): CUDA kernels on [B, T, N, K].
+_FLASH_ATTENTION = {
+    "fa2": ("flash_attn", "pip install flash-attn --no-build-isolation"),
+    "fa3": ("flash_attn_interface", "build the hopper/ folder of the flash-attention repository"),
+    "fa4": ("flash_attn.cute", "pip install flash-attn-4"),
+}
+_TORCH_S_OWN = "arch.attention=auto (evaluate.py: arch_overrides.attention=auto)"
+# Kernels by backend, put here by `require_backend`: a graph that is compiled cannot import.
+_LOADED: dict[str, Callable[..., Tensor]] = {}
 
 
 def trunc_normal_(
@@ -303,6 +319,27 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return out.to(x.dtype)
 
 
+def require_backend(backend: str, device: torch.device) -> None:
+    """Load the kernel of `backend` if it is a package's; call this before `attend`.
+
+    Raises:
+        ConfigError: it cannot run on `device`, or the package is missing; says how to install it.
+    """
+    if backend not in _FLASH_ATTENTION:
+        return
+    module, install = _FLASH_ATTENTION[backend]
+    asked = f"arch.attention={backend} needs a CUDA device"
+    try:
+        _LOADED[backend] = importlib.import_module(module).flash_attn_func
+    except (ImportError, AttributeError, OSError):
+        raise ConfigError(
+            f"{asked} and the package {module}, which is missing or does not import: {install}; "
+            f"or use {_TORCH_S_OWN}"
+        ) from None
+    if device.type != "cuda":
+        raise ConfigError(f"{asked}, this run is on {device.type}; use {_TORCH_S_OWN}")
+
+
 def attend(
     q: Tensor, k: Tensor, v: Tensor, backend: str = "auto", bias: Tensor | None = None
 ) -> Tensor:
@@ -312,10 +349,15 @@ def attend(
         q, k, v: [B, T, N, K], one dtype.
         backend: `math` computes plain products; with `auto` torch picks a kernel, but on a CPU, for
             gradients, plain products are four times as fast.
-        bias: [N, T, T] in the same dtype; None: 0.
+        bias: [N, T, T] in the same dtype, with one of BACKENDS_WITH_BIAS; None: 0.
     Returns:
         [B, T, N, K] in the dtype of `q`.
     """
+    if backend in _FLASH_ATTENTION:
+        assert backend in _LOADED, "require_backend was not called"
+        exact = {"deterministic": True} if torch.are_deterministic_algorithms_enabled() else {}
+        out = _LOADED[backend](q, k, v, causal=False, **exact)
+        return out[0] if isinstance(out, tuple) else out
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if backend == "math" or (q.device.type == "cpu" and q.requires_grad):
         return _by_products(q, k, v, bias).transpose(1, 2)
@@ -333,12 +375,19 @@ def _by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor
 class Attention(nn.Module):
     """Multi-head self-attention over all T positions, with optional rotary tables and a bias, as
     `models.biases.base` has them.
+
+    Raises:
+        ConfigError: the backend takes no bias.
     """
 
     def __init__(
         self, hidden_size: int, num_heads: int, backend: str, bias: nn.Module | None = None
     ) -> None:
         super().__init__()
+        if bias is not None and backend not in BACKENDS_WITH_BIAS:
+            raise ConfigError(
+                f"arch.attention={backend} takes no arch.attention_bias; use {_TORCH_S_OWN}"
+            )
         self.num_heads, self.backend = num_heads, backend
         self.qkv_proj = CastedLinear(hidden_size, 3 * hidden_size)
         self.o_proj = CastedLinear(hidden_size, hidden_size)

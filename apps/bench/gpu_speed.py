@@ -18,7 +18,7 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -28,12 +28,14 @@ from torch.optim import AdamW, Optimizer
 
 from apps.bench import benchmark
 from models.architectures import ArchConfig
-from models.config import DataFacts
+from models.config import AttentionBackend, DataFacts
+from models.layers import require_backend
 from models.operations import count_flop
 from models.registry import arch_on_device
 from models.technique import TechniquesConfig
 from runtime.compiler import choose_compiling
 from runtime.device import prepare_host, resolve_device
+from runtime.errors import ConfigError
 from runtime.files import write_atomically
 from training.config.composition import load_config
 from training.config.schema import TrainConfig

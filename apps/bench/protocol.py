@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from apps.sweeps.jobs import Job, expand, swept
-from apps.sweeps.programs import EVALUATION, TRAINING, Plan, plan_of
+from apps.sweeps.programs import EVALUATION, TRAINING, Plan, Program, plan_of
 from apps.sweeps.run import run_sweep
 from apps.sweeps.table import mean_and_std
 from dataset.format.reading import load_metadata

@@ -15,7 +15,7 @@ import yaml
 from models import act
 from models.act import ACTLossHead, min_halt_steps
 from runtime import progress
-from runtime.errors import CheckpointError, NonFiniteError
+from runtime.errors import CheckpointError, ConfigError, NonFiniteError
 from runtime.streams import Address
 from training.checkpoint import store as checkpoint_module
 from training.checkpoint.tensors import load_tensors, model_tensors, optimizer_tensors
@@ -247,7 +247,11 @@ def test_architectures_and_optimizers_train(run: Any, settings: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"), [("arch.forward_dtype=float16", "arch.forward_dtype=float16")]
+    ("setting", "message"),
+    [
+        ("arch.attention=fa2", "arch.attention=fa2 needs .*pip install flash-attn"),
+        ("arch.forward_dtype=float16", "arch.forward_dtype=float16"),
+    ],
 )
 def test_what_this_machine_cannot_do_is_said(run: Any, setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

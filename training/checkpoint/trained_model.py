@@ -157,14 +157,17 @@ class TrainedModel:
             averaged: take the moving average where there is one.
         Raises:
             CheckpointError: the weights are damaged, or do not fit the architecture or the data.
+            ConfigError: `arch.attention` cannot run on `device`.
         """
         import torch
 
+        from models.layers import require_backend
         from models.registry import build_model
         from runtime.device import require_room
         from training.checkpoint.start_weights import load_weights
         from training.checkpoint.tensors import require_fit, restore_model
 
+        require_backend(arch.attention, device)
         tensors = load_weights(self.weights, averaged=averaged)
         facts = self.facts or _facts_of_weights(self.weights, tensors, data.seq_len)
         facts = replace(facts, kind=data.kind or facts.kind)

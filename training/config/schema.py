@@ -58,10 +58,18 @@ class OptimizerConfig(Schema):
 
     name: str = "adam_atan2"
     """adam_atan2 | adamw | muon"""
+    kernel: Literal["ours", "package"] = "ours"
+    """of adam_atan2; package: that of the package adam-atan2, which needs CUDA"""
     groups: Annotated[dict[str, ParamGroupConfig], Field(min_length=1)] = {
         "all": ParamGroupConfig(params=["*"])
     }
     """the parameters by group; the names are free"""
+
+    @model_validator(mode="after")
+    def _has_kernel(self) -> "OptimizerConfig":
+        if self.kernel == "package" and self.name != "adam_atan2":
+            raise ValueError(f"kernel=package is a kernel of adam_atan2, not of {self.name}")
+        return self
 
 
 OPTIMIZERS = Registry("optimizer", OptimizerConfig, "adam_atan2", "optimizer")

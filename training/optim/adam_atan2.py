@@ -214,5 +214,10 @@ def _suits_cpu_kernel(tensors: Iterable[Tensor | None]) -> bool:
 def adam_atan2(
     config: OptimizerConfig, groups: list[dict[str, Any]], betas: tuple[float, float]
 ) -> Optimizer:
-    """Build AdamATan2."""
-    return AdamATan2(groups, betas=betas)
+    """Build AdamATan2, with the package's kernel if `optimizer.kernel` asks for it."""
+    if config.kernel == "ours":
+        return AdamATan2(groups, betas=betas)
+    from training.optim.package_kernel import PackageAdamATan2, package_kernel
+
+    kernel = package_kernel(groups[0]["params"][0].device)
+    return PackageAdamATan2(groups, kernel, betas=betas)

@@ -1,14 +1,21 @@
 """Every attention backend against a plain, slow softmax attention."""
 
+import importlib.machinery
 import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from models.layers import Attention, attend
+import models.layers
+from models.layers import Attention, attend, require_backend
 
-BACKENDS = ["auto", "math"]
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CPU_BACKENDS = ["auto", "math"]
 # T, N: sequences shorter and longer than the number of heads, and one position.
 SHAPES = [(3, 8), (8, 3), (17, 2), (1, 4), (5, 5)]
 
@@ -33,7 +40,7 @@ def random_qkv(T: int, N: int, dtype: torch.dtype = torch.float32) -> list[Tenso
 
 
 @pytest.mark.parametrize(("T", "N"), SHAPES)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_backends_equal_slow_attention_and_its_gradients(backend: str, T: int, N: int) -> None:
     q, k, v = leaves = [x.requires_grad_() for x in random_qkv(T, N)]
     out, twin = attend(q, k, v, backend), slow_attention(q, k, v)
@@ -47,7 +54,7 @@ def test_backends_equal_slow_attention_and_its_gradients(backend: str, T: int, N
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize("with_gradients", [False, True])
 def test_backends_keep_the_dtype(backend: str, dtype: torch.dtype, with_gradients: bool) -> None:
     q, k, v = (x.requires_grad_(with_gradients) for x in random_qkv(9, 2, dtype))
@@ -59,7 +66,7 @@ def test_backends_keep_the_dtype(backend: str, dtype: torch.dtype, with_gradient
     torch.testing.assert_close(out.double(), twin, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_large_scores_do_not_overflow(backend: str) -> None:
     q, k, v = random_qkv(6, 2)
     for gradients in (False, True):
@@ -82,9 +89,68 @@ def test_module_takes_heads_from_q_then_k_then_v(T: int, N: int) -> None:
     torch.testing.assert_close(module(x, None), twin, rtol=1e-5, atol=1e-5)
 
 
+# Backends asked for by name
+
+
+@pytest.fixture
+def no_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("flash_attn", "flash_attn.cute", "flash_attn_interface"):
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+@pytest.mark.usefixtures("no_flash_attention")
+@pytest.mark.parametrize("device", [CPU, CUDA])
+@pytest.mark.parametrize(
+    ("backend", "hint"),
+    [("fa2", "flash-attn --no-build-isolation"), ("fa3", "hopper/"), ("fa4", "flash-attn-4")],
+)
+def test_missing_package_says_how_to_install_it(backend: str, hint: str, device: Any) -> None:
+    with pytest.raises(ValueError, match=f"arch.attention={backend} needs .*{hint}") as error:
+        require_backend(backend, device)
+    assert "\n" not in str(error.value)
+
+
+def test_a_package_that_does_not_import_counts_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flash_attn.py").write_text("raise OSError('libcudart.so.12: cannot open')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "flash_attn", raising=False)
+    with pytest.raises(ValueError, match="does not import: pip install flash-attn"):
+        require_backend("fa2", CUDA)
+
+
+@pytest.mark.parametrize("with_lse", [False, True])
+@pytest.mark.parametrize(
+    ("backend", "module"), [("fa2", "flash_attn"), ("fa3", "flash_attn_interface")]
+)
+def test_flash_attention_is_called_in_its_own_layout(
+    backend: str, module: str, with_lse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> object:
+        assert not causal
+        out = slow_attention(q, k, v)
+        return (out, None) if with_lse else out
+
+    stand_in = ModuleType(module)
+    stand_in.__spec__ = importlib.machinery.ModuleSpec(module, None)
+    vars(stand_in)["flash_attn_func"] = flash_attn_func
+    monkeypatch.setitem(sys.modules, module, stand_in)
+    monkeypatch.setattr(models.layers, "_LOADED", {})
+    require_backend(backend, CUDA)
+    with pytest.raises(ValueError, match="CUDA"):
+        require_backend(backend, CPU)
+    q, k, v = random_qkv(5, 3)
+    torch.testing.assert_close(attend(q, k, v, backend), slow_attention(q, k, v))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_backend_is_part_of_one_graph(backend: str) -> None:
+@pytest.mark.parametrize("backend", ["auto", "math", "fa2"])
+def test_a_backend_is_part_of_one_graph(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+        return attend(q, k, v, "math")
+
+    monkeypatch.setitem(models.layers._LOADED, "fa2", flash_attn_func)
     torch.compiler.reset()
     compiled = torch.compile(attend, fullgraph=True, dynamic=False, backend="aot_eager")
     q, k, v = (x.requires_grad_() for x in random_qkv(5, 3))

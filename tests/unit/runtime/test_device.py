@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch import Tensor
 
+from models import layers
 from runtime import device as device_module
 from runtime.device import (
     ask_for_equal_bits,
@@ -57,9 +59,20 @@ def test_any_of_the_instruction_sets_is_enough(monkeypatch: pytest.MonkeyPatch) 
             assert cpu_has_bfloat16()
 
 
-def test_what_gives_no_equal_bits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_is_asked_for_equal_bits_where_all_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, **options: bool) -> Tensor:
+        asked.append(options.get("deterministic", False))
+        return q
+
+    monkeypatch.setitem(layers._LOADED, "fa2", flash_attn_func)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    q = torch.zeros(1, 2, 1, 4)
+    layers.attend(q, q, q, "fa2")
     ask_for_equal_bits()
+    layers.attend(q, q, q, "fa2")
+    assert asked == [False, True]
     with pytest.raises(RuntimeError, match="deterministic"):
         torch.zeros(2).put_(torch.tensor([0, 0]), torch.ones(2))
 
