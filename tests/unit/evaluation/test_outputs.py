@@ -55,6 +55,8 @@ def test_files_hold_every_row_in_test_order(
     assert np.array_equal(saved["puzzle_identifiers"], ids)
     assert {field: (a.dtype.name, a.shape) for field, a in saved.items()} == FORMATS
     assert np.array_equal(saved["preds"], saved["logits"].argmax(-1))
+    for field, values in saved.items():  # And no padding behind them.
+        assert (tmp_path / "outputs" / f"all__{field}.npy").stat().st_size == 128 + values.nbytes
 
 
 def test_outputs_are_those_of_the_last_step(

@@ -108,6 +108,8 @@ def test_who_watches_sees_each_step_of_each_chain(make_model: Make) -> None:
         (chain, step) for chain in range(2) for step in (1, 2, 3)
     ]
     own = [one for one in glimpses if one.chain == found.chain]
+    ends = [one.tokens[0].tolist() for one in glimpses if one.step == 3]
+    assert found.num_agreeing == ends.count(own[-1].tokens[0].tolist())
     assert found.certainty is not None
     for step, one in enumerate(own):
         assert np.array_equal(tokens_to_grid(one.tokens[0]), found.answers[step])
