@@ -34,6 +34,7 @@ import torch
 from dataset.format.schema import LabelField
 from dataset.format.writing import write_puzzles
 from models.heads.base import Examples
+from models.layers import require_backend
 from models.operations import Flop, count_flop
 from models.registry import arch_on_device
 from puzzle_dataset import PuzzleDataset
@@ -168,6 +169,7 @@ def _runnable(settings: Sequence[str]) -> TrainConfig:
     """Return a configuration that fits this device."""
     config = load_config(TrainConfig, "cfg_pretrain", settings)
     device = resolve_device(config.device)
+    require_backend(config.arch.attention, torch.device(device))
     own: dict[str, Any] = {"arch": arch_on_device(config.arch, device), "device": device}
     # A run's own choice goes by its length, and this one has none.
     if device == "cpu" and config.compile == "auto" and "compile=auto" not in settings:

@@ -126,6 +126,12 @@ class Kind:
         """Return whether its puzzles may have so many cells and tokens."""
         return False
 
+    def are(self, inputs: np.ndarray, labels: np.ndarray) -> bool:
+        """Return whether these may be its puzzles: integers [N, seq_len], labels 0 or less where
+        ignored. Only asked if another kind fits as well.
+        """
+        return True
+
     def vocab_size(self, size: int) -> int:
         """Return the tokens of grids of `size` rows."""
         raise NotImplementedError
@@ -245,7 +251,6 @@ def kind_named(name: str) -> Kind:
 def kinds_with(seq_len: int, vocab_size: int) -> list[Kind]:
     """Return the kinds whose puzzles may have so many cells and tokens.
 
-    Of 4 x 4 cells and 6 tokens there are Sudokus and mazes. A data set that does not say its kind
-    holds puzzles of the first.
+    Of 4 x 4 cells and 6 tokens there are Sudokus and mazes.
     """
     return [kind for kind in map(KINDS.load, KINDS) if kind.fits(seq_len, vocab_size)]

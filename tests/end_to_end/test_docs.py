@@ -57,7 +57,7 @@ def test_files_and_choices_that_are_named_exist(page: str) -> None:
     text = text_of(page)
     named = re.findall(r"\b(?:python|sbatch) (?:PROJECT/)?((?:\w+/)*\w+\.(?:py|sh))", text)
     groups = "arch|heads|loss|optimizer|data|logger|experiment"
-    choices = re.findall(rf"(?<![\w.])({groups})=(\w+)", text)
+    choices = re.findall(rf"(?<![\w.])({groups})=([A-Za-z]\w*)", text)
     named += [f"config/{group}/{choice}.yaml" for group, choice in choices if choice != "NAME"]
     for name in named:
         own = [f"/{name.removeprefix('config/')}", f'.add("{Path(name).stem}"']  # A reader's own.

@@ -65,7 +65,7 @@ def test_mistakes_with_data_and_folders(
     data = shutil.copytree(sudoku_data, tmp_path / "cut")
     labels = data / "train" / "all__labels.npy"
     labels.write_bytes(labels.read_bytes()[:300])
-    assert_one_line(run_python("pretrain.py", f"data_path={data}"), 3, str(labels), "300 bytes")
+    assert_one_line(run_python("pretrain.py", f"data_path={data}"), 3, str(labels), "damaged")
     for place in ("cut/train/dataset.json/run", "x" * 300):
         finished = run_python("pretrain.py", *tiny_settings, f"checkpoint_path={tmp_path / place}")
         told = f"checkpoint_path={tmp_path / place}: cannot be written: "

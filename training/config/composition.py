@@ -88,11 +88,11 @@ def _composed(
             config = copy.deepcopy(of_files(*choices))
             for override, chooses in zip(overrides, is_choice, strict=True):
                 if not chooses:
-                    _set(config, override)
+                    _set(config, override, source)
             yield _plain(config)
 
 
-def _set(config: DictConfig, override: Override) -> None:
+def _set(config: DictConfig, override: Override, source: Source) -> None:
     """Change one setting, which must be there unless the override begins with a plus."""
     key = override.key_or_group
     section, _, name = key.rpartition(".")
@@ -104,10 +104,23 @@ def _set(config: DictConfig, override: Override) -> None:
             adds = override.is_add() or override.is_force_add()
             OmegaConf.update(config, key, override.value(), force_add=adds)
     except (ConfigAttributeError, ConfigKeyError, TypeError):
-        raise ConfigError(
-            f"{key}={shown(text_of(override))}: the chosen files have no {key}; choose what has "
-            f"it (--help {key}), or write +{key}"
-        ) from None
+        having = _choices_with(key, source)
+        remedy = f"choose {' or '.join(having[:4])}, or write" if having else "write"
+        said = f"{key}={shown(text_of(override))}: the chosen files have no {key}"
+        raise ConfigError(f"{said}; {remedy} +{key}") from None
+
+
+def _choices_with(key: str, source: Source) -> list[str]:
+    """Return the choices of a group, such as techniques=anchors, whose files have a setting."""
+    group, *path = key.split(".")
+    if group == "arch" and path[0] in source.groups:
+        group, *path = path
+    having = []
+    for choice in source.choices(group):
+        node: Any = source.content(f"{group}/{choice}")
+        if all(isinstance(node, dict) and part in node and [node := node[part]] for part in path):
+            having.append(f"{group}={choice}")
+    return having
 
 
 def hydra_settings(

@@ -9,7 +9,6 @@ from numpy import float32
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from training.config.schema import OptimizerConfig
 from training.optim.ema import WeightAverage, join, move_
 from training.optim.groups import GROUP_NAME, GradientBucket, set_rates
 
@@ -209,15 +208,3 @@ def _suits_cpu_kernel(tensors: Iterable[Tensor | None]) -> bool:
         for t in tensors
         if t is not None
     )
-
-
-def adam_atan2(
-    config: OptimizerConfig, groups: list[dict[str, Any]], betas: tuple[float, float]
-) -> Optimizer:
-    """Build AdamATan2, with the package's kernel if `optimizer.kernel` asks for it."""
-    if config.kernel == "ours":
-        return AdamATan2(groups, betas=betas)
-    from training.optim.package_kernel import PackageAdamATan2, package_kernel
-
-    kernel = package_kernel(groups[0]["params"][0].device)
-    return PackageAdamATan2(groups, kernel, betas=betas)

@@ -1,4 +1,6 @@
-"""AdamATan2 by the CUDA kernel of the package `adam-atan2`, for `optimizer.kernel=package`."""
+"""The kernel that makes the steps of AdamATan2: ours, or the CUDA kernel of the package
+`adam-atan2`.
+"""
 
 import importlib
 from collections.abc import Callable, Iterable
@@ -6,8 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from runtime.errors import ConfigError
+from training.config.schema import OptimizerConfig
 from training.optim.adam_atan2 import AdamATan2, _Piece
 
 _MODULE, _FUNCTION = "adam_atan2_backend", "adam_atan2_cuda_impl_"
@@ -16,6 +20,16 @@ _RELATIVE, _ABSOLUTE = 1e-5, 1e-6
 # Takes lists of parameters, gradients, `exp_avg`, `exp_avg_sq` and step counts that include this
 # step; then lr, beta1, beta2 and weight decay.
 Kernel = Callable[..., None]
+
+
+def adam_atan2(
+    config: OptimizerConfig, groups: list[dict[str, Any]], betas: tuple[float, float]
+) -> Optimizer:
+    """Build AdamATan2, with the package's kernel if `optimizer.kernel` asks for it."""
+    if config.kernel == "ours":
+        return AdamATan2(groups, betas=betas)
+    kernel = package_kernel(groups[0]["params"][0].device)
+    return PackageAdamATan2(groups, kernel, betas=betas)
 
 
 class PackageAdamATan2(AdamATan2):

@@ -38,7 +38,6 @@ def test_folders() -> None:
         ("select=majority", ["select says nothing where neither depth"]),
         ("perturb=noise", ["perturb says nothing where neither depth"]),
         ("noise=0.5", ["noise says nothing where neither depth"]),
-        ("save_search=2", ["save_search says nothing where search.chains is 0"]),
         ("search.chains=4 depth=8", ["search.chains and depth or breadth are both set"]),
         ("search.chains=4 global_batch_size=4", ["global_batch_size says nothing where search"]),
         ("search.chains=4 arch_overrides.halt_max_steps=4", ["use search.rounds=N"]),

@@ -91,7 +91,6 @@ def test_what_is_no_count_number_or_boolean_is_refused(path: str, value: object)
         ("seed", 2**64, "less than"),
         ("epochs", 0, "greater than or equal to 1"),
         ("data_paths", "data/a", "list"),
-        ("arch", None, "dictionary"),
     ],
 )
 def test_the_message_says_what_is_accepted(path: str, value: object, accepted: str) -> None:

@@ -103,7 +103,7 @@ def test_settings_that_are_gone_stay_only_where_they_matter(
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
-        ("arch.techniques.anchors.prob=0.5", "but of techniques=anchors"),
+        ("arch.techniques.anchors.prob=0.5", "choose techniques=anchors, or write"),
         ("techniques=[anchor]", "did you mean techniques=anchors"),
     ],
 )

@@ -79,7 +79,7 @@ def write(path: str, text: str) -> None:
         "--help lr": ["lr=0.0001\n    peak learning rate, after the warm-up; at least 0.0\n"],
         "--help arch arch=mixer": [
             *("arch: dec, hrm, hrm_v1, ", "arch.hidden_size=128\n    width of the states (D)"),
-            *("arch.heads.q.rule=null\n", "one of auto, math", "; at least 1 and at most "),
+            *("arch.heads.q.rule=null\n", "auto, math, fa2", "; at least 1 and at most "),
         ],
         "--help logger ema": [
             "logger: jsonl, mlflow",
@@ -232,7 +232,7 @@ def test_overrides_change_a_configuration_of_ones_own(answer: Answer, complaint:
         assert f"{choice}: {Path('mine.yaml').resolve()} {told}" in complaint(*MINE, choice)
     assert "heads=[tied]: " in complaint(*MINE, "heads=[tied]")
     write("mine.yaml", "arch: {name: hrm}")
-    told = "seed=3: the chosen files have no seed; choose what has it (--help seed), or write +seed"
+    told = "seed=3: the chosen files have no seed; write +seed"
     assert told in complaint(*MINE, "seed=3")
 
 
