@@ -124,7 +124,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Namespace:
     parser = Parser(prog="build_arc_dataset.py", description=text, allow_abbrev=False)
     for flag, settings in _FLAGS.items():
         parser.add_argument(flag, **settings)
-    found = parser.parse_args(arguments)
+    found = parser.parse_all(arguments)
     kaggle = (found.input_file_prefix, found.subsets, found.test_set_name, found.test_set_name2)
     if any(kaggle):
         found.input_file_prefix = found.input_file_prefix or _PUBLISHED_PREFIX

@@ -1,9 +1,10 @@
 """What the builders' command lines have in common: flags, mistakes, exit codes."""
 
 import argparse
+import difflib
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +22,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_CONFIG, f"error: {message} (--help lists the flags)\n")
+
+    def parse_all(self, arguments: Sequence[str] | None) -> argparse.Namespace:
+        """Parse; an unknown argument is a mistake, answered with the nearest flag."""
+        options, unknown = self.parse_known_args(arguments)
+        if unknown:
+            flags = re.findall(r"--[a-z0-9-]+", self.format_usage())
+            nearest = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
+            hint = f"; nearest: {nearest[0]}" if nearest else ""
+            self.error(f"unknown argument {unknown[0]!r}{hint}")
+        return options
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
@@ -57,7 +68,9 @@ def run(build: Callable[[], str], output_dir: Path) -> int:
     guard_output()
     try:
         summary = build()
-    except (DatasetError, MemoryError) as error:
+    except MemoryError:
+        return _fail(EXIT_DATA, "not enough memory; ask for fewer puzzles or augmentations")
+    except DatasetError as error:
         return _fail(EXIT_DATA, error)
     except NoPuzzleError as error:
         return _fail(EXIT_CONFIG, error)

@@ -116,7 +116,7 @@ class PuzzleBuild(ABC):
         parser = Parser(prog=program, description=description, allow_abbrev=False)
         for flag, settings in cls._flags().items():
             parser.add_argument(flag, **settings)
-        options = parser.parse_args(arguments)
+        options = parser.parse_all(arguments)
         if options.source == "hf":
             options.source_repo = options.source_repo or cls.repository
             options.output_dir = options.output_dir or Path(cls.output_dir)

@@ -192,7 +192,7 @@ def make_own_folder(folder: Path) -> None:
 
 def as_line(content: object) -> str:
     """Return JSON-ready content as the text of a file that has it in one line."""
-    return json.dumps(content, separators=(",", ":")) + "\n"
+    return json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def write_json_files(folder: Path, files: Mapping[str, Callable[[], object]], ranks: Ranks) -> None:

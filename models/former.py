@@ -18,6 +18,8 @@ def in_present_terms(arch: Mapping[str, Any], *, training: bool) -> dict[str, An
     settings or differences; for an evaluation only what matters there does.
     """
     arch = dict(arch)
+    if not training and arch.get("attention") in ("sdpa_flash", "sdpa_cudnn"):
+        arch["attention"] = "auto"  # Which chooses among them.
     given = arch.get("techniques")
     techniques, gone = dict(given) if isinstance(given, Mapping) else {}, dict(_GONE)
     for name in TECHNIQUES:

@@ -58,6 +58,8 @@ class _Counter:
     """A model without memory, in training mode, whose products are counted."""
 
     def __init__(self, arch: ArchConfig, facts: DataFacts) -> None:
+        # The kernel of the attention's own products, which do not count, may not know the device.
+        arch = arch.model_copy(update={"attention": "auto"})
         self._total = 0
         with torch.device("meta"):
             self.model = build_model(arch, facts).train()

@@ -57,8 +57,17 @@ class Lines(tqdm):
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Write: training: 1,200 of 5,000 steps (24 %), about 12:03 left, loss=1.2."""
+        self.total = self.total and max(self.total, self.n)  # Jobs that are tried again count, too.
         sys.stderr.write(f"{self}\n")
         sys.stderr.flush()
+
+    def clear(self, nolock: bool = False) -> None:
+        """Do nothing: lines stay."""
+
+    def refresh(self, nolock: bool = False, lock_args: Any = None) -> None:
+        """Write a line, but not because another one was printed, where tqdm asks with `nolock`."""
+        if not nolock:
+            self.display()
 
     def close(self) -> None:
         """End, without a line."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from runtime.errors import Preempted
+from runtime.errors import ConfigError, Preempted
 from runtime.files import require_no_link
 from runtime.process import ENDS_WITH
 from runtime.text import shown
@@ -260,10 +260,13 @@ class MLflowLog(SideLog):
 
     def _uri(self) -> str:
         asked = self._config.logger.mlflow
-        uri = (asked and asked.tracking_uri) or os.environ.get("MLFLOW_TRACKING_URI")
+        if uri := (asked and asked.tracking_uri) or os.environ.get("MLFLOW_TRACKING_URI"):
+            return uri
         database = (self._run_dir / "mlflow.db").absolute()
+        if set("?%") & set(str(database)):  # They would lead elsewhere.
+            raise ConfigError(f"{database}: MLflow takes no ? or % in a path; rename the folder")
         require_no_link(database)
-        return uri or f"sqlite:///{database}"
+        return f"sqlite:///{database}"
 
     def _new_run(self) -> str:
         from mlflow.entities import Param

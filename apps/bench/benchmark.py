@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         if options.as_rank:
             return measure_rank(next(iter(cases.values())), options.seconds, options.as_rank)
-        if not os.access(options.output.parent, os.W_OK):
+        if not os.access(options.output.parent, os.W_OK) or options.output.is_dir():
             raise ConfigError(f"--output {options.output}: not a file that can be written here")
         earlier = options.compare and read_report(options.compare)
         if options.ranks:

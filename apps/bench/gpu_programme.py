@@ -77,11 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.update(_REHEARSAL)
     parts = programme(options.reference, options.settings, rehearsal=options.rehearsal)
     patterns = [pattern.strip() for pattern in options.only.split(",")]
+    names = [part.name for part in parts]
+    if idle := [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]:
+        sys.stderr.write(f"--only {idle[0]}: there is no such part, only {', '.join(names)}\n")
+        return 2
     wanted = [part for part in parts if any(fnmatch.fnmatch(part.name, p) for p in patterns)]
     report = run(wanted, options.folder, options.minutes * 60)
     sys.stdout.write(f"\n{as_table(report)}\nwritten: {options.folder}\n")
-    names = {part.name for part in wanted}
-    own = [done["outcome"] for done in report["parts"] if done["name"] in names]
+    asked = {part.name for part in wanted}
+    own = [done["outcome"] for done in report["parts"] if done["name"] in asked]
     return int(not own or set(own) != {PASSED})
 
 

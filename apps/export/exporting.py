@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", metavar="FOLDER", help=tried)
     own = "modules of yours that register parts of the model, as in plugins=[A,B]"
     parser.add_argument("--plugins", type=names_in, default=[], metavar="A,B", help=own)
-    options = parser.parse_args(arguments)
+    options = parser.parse_all(arguments)
     return told(lambda: export(options))
 
 

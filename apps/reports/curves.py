@@ -81,7 +81,7 @@ def training_figures(run: Run) -> list[Figure]:
     """Return what is known of a run's steps, the most important first; none without curves."""
     left, figures = [name for name in run.curves if name not in _UNDRAWN], []
     if any(name.startswith("train/lr/") for name in left):
-        left.remove("train/lr")
+        left = [name for name in left if name != "train/lr"]
     for plan in _PLANS:
         found = [name for name in left if re.fullmatch(plan.pattern, name)]
         left = [name for name in left if name not in found]

@@ -101,13 +101,14 @@ def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
     """
     path = Path(f"{prefix}_{subset}_challenges.json")
     challenges, digest = _read_json(path)
-    digests, solutions = {path.as_posix(): digest}, None
+    digests, solutions, files = {path.as_posix(): digest}, None, {path: challenges}
     solved = Path(f"{prefix}_{subset}_solutions.json")
     if solved.exists():
         solutions, digests[solved.as_posix()] = _read_json(solved)
-    for file, content in ((path, challenges), (solved, solutions)):
-        if not isinstance(content, dict) and (content is not None or file == path):
-            raise DatasetError(f"{file}: expected an object of tasks by name")
+        files[solved] = solutions
+    for file, content in files.items():
+        if not isinstance(content, dict) or not content:
+            raise DatasetError(f"{file}: expected an object of tasks by name, at least one")
     tasks = [
         parse_task(
             name, challenges[name], str(path), is_evaluation=is_evaluation, outputs_may_lack=True

@@ -68,7 +68,7 @@ def write_puzzles(
     metadata = PuzzleDatasetMetadata(
         **_IDS,
         num_puzzle_identifiers=1,
-        vocab_size=vocab_size,
+        vocab_size=int(vocab_size),
         seq_len=seq_len,
         total_groups=num_puzzles // views,
         mean_puzzle_examples=1.0,

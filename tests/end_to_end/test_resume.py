@@ -253,3 +253,8 @@ def test_another_batch_size_or_number_of_threads_is_said(
     changed = run("global_batch_size=4", "resume_changed=true")
     assert "the saved carry belongs to another batch size" in capsys.readouterr().out
     assert changed.steps[-1] > 16
+
+
+def test_other_seeds_end_elsewhere(run: Any) -> None:
+    first, second = run("seed=1", name="a").digest(), run("seed=2", name="b").digest()
+    assert not any(first[name] == second[name] for name in first if "." in name)

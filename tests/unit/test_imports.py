@@ -55,7 +55,7 @@ dataset.build_arc_dataset dataset.build_maze_dataset dataset.build_sudoku_datase
 dataset.format.reading dataset.format.writing dataset.maze.rules evaluate
 evaluation.config evaluation.evaluators.arc evaluation.evaluators.maze
 evaluation.evaluators.sudoku evaluation.metrics evaluation.table
-models.config models.heads.confidence.config models.heads.config models.metrics models.outputs
+models.config models.heads.confidence.config models.heads.config models.metrics
 pretrain puzzle_dataset runtime.errors runtime.files runtime.process runtime.schema
 runtime.streams runtime.watch
 training.checkpoint.lock training.checkpoint.published training.checkpoint.run_folder

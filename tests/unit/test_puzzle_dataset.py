@@ -286,17 +286,20 @@ def test_another_folder_without_puzzle_identifiers_is_fine(tmp_path: Path):
 
 
 def test_a_set_says_its_kind_and_stays_the_same_set(tmp_path: Path):
-    cells = np.full((3, 16), 2, np.uint8)
-    folders = {kind: tmp_path / str(kind) for kind in (None, "maze", "arc", "jigsaw")}
-    for kind, folder in folders.items():
-        write_puzzles(folder / "train", cells, cells, vocab_size=6, kind=kind)
-    sets = {kind: PuzzleDataset([folder], "train") for kind, folder in folders.items()}
-    # Of 4 x 4 cells there are mazes too: one that says nothing is taken for the first kind.
-    told = [sets[kind].kind for kind in (None, "maze", "jigsaw")]
-    assert told == ["sudoku", "maze", "jigsaw"]
-    assert len({each.fingerprint() for each in sets.values()}) == 1
-    with pytest.raises(DatasetError, match=r"dataset.json: kind is 'arc', which 16 cells"):
-        _ = sets["arc"].kind
-    assert PuzzleDataset([folders[None], folders["maze"]], "train").kind == "sudoku"
-    with pytest.raises(ValueError, match="match pattern"):
-        write_puzzles(tmp_path / "bad" / "train", cells, cells, vocab_size=6, kind="Not a name")
+    maze = np.full((3, 16), 2, np.uint8)
+    maze[:, :2] = 3, 4
+    sudoku = np.array([[2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]], np.uint8)
+    for cells, kind in ((maze, "maze"), (sudoku, "sudoku")):
+        plain, told, wrong = (tmp_path / kind / name for name in ("plain", "told", "wrong"))
+        write_puzzles(plain / "train", cells, cells, vocab_size=6)
+        write_puzzles(told / "train", cells, cells, vocab_size=6, kind=kind)
+        write_puzzles(wrong / "train", cells, cells, vocab_size=6, kind="arc")
+        sets = [PuzzleDataset([path], "train") for path in (plain, told, wrong)]
+        assert [each.kind for each in sets[:2]] == [kind, kind]
+        assert sets[0].fingerprint() == sets[1].fingerprint() == sets[2].fingerprint()
+        with pytest.raises(DatasetError, match=r"dataset.json: kind is 'arc', which 16 cells"):
+            _ = sets[2].kind
+        assert PuzzleDataset([plain, told], "train").kind == kind
+    empty = np.ones((1, 16), np.uint8)
+    write_puzzles(tmp_path / "other" / "train", empty, empty, vocab_size=6, kind="jigsaw")
+    assert PuzzleDataset([tmp_path / "other"], "train").kind == "jigsaw"

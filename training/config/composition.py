@@ -105,13 +105,15 @@ def _set(config: DictConfig, override: Override, source: Source) -> None:
             OmegaConf.update(config, key, override.value(), force_add=adds)
     except (ConfigAttributeError, ConfigKeyError, TypeError):
         having = _choices_with(key, source)
+        if key.startswith("optimizer.groups."):
+            having = ["optimizer=grouped"]
         remedy = f"choose {' or '.join(having[:4])}, or write" if having else "write"
         said = f"{key}={shown(text_of(override))}: the chosen files have no {key}"
         raise ConfigError(f"{said}; {remedy} +{key}") from None
 
 
 def _choices_with(key: str, source: Source) -> list[str]:
-    """Return the choices of a group, such as techniques=anchors, whose files have a setting."""
+    """Return the choices of a group, such as arch=trm, whose files have a setting."""
     group, *path = key.split(".")
     if group == "arch" and path[0] in source.groups:
         group, *path = path

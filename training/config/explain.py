@@ -42,8 +42,10 @@ def did_you_mean(path: str, candidates: Iterable[str], key: str = "") -> str:
     """Return a question that offers the candidate nearest to `path`, "" if none is near. A `*` in a
     candidate stands for a free name.
     """
-    named = dict.fromkeys(_with_free_names(known, path) for known in candidates)
-    near = difflib.get_close_matches(path, named, n=1)
+    named = [_with_free_names(known, path) for known in candidates]
+    by_leaf = {name.rpartition(".")[2]: name for name in reversed(named)}
+    leaves = difflib.get_close_matches(path.rpartition(".")[2], by_leaf, n=1)
+    near = difflib.get_close_matches(path, named, n=1) or [by_leaf[leaf] for leaf in leaves]
     return f"; did you mean {key}{near[0]}?" if near else ""
 
 

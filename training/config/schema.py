@@ -367,6 +367,11 @@ class TrainConfig(
         """Raise ConfigError when batches cannot be cut into equal parts, for ranks, for shards or
         for micro-batches.
         """
+        if self.cuda_graph and world_size > 1:
+            raise ConfigError(
+                f"cuda_graph=true: there are {world_size} ranks, and it takes one; use "
+                "cuda_graph=false"
+            )
         divisor, what = world_size, f"the number of ranks, {world_size}"
         if self.reduction == "exact":
             if world_size not in EXACT_WORLD_SIZES:

@@ -276,7 +276,7 @@ def test_published_command_lines() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--num-agu 3", "unrecognized arguments: --num-agu 3"),
+        ("--num-agu 3", "unknown argument '--num-agu'; nearest: --num-aug"),
         ("--num-aug -1", "-1; accepted: 0 or more"),
         ("--num-aug x", "'x' is no integer"),
         ("--seed -1", "-1; accepted: 0 to"),

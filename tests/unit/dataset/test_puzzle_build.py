@@ -244,7 +244,7 @@ def test_missing_files_and_folders_are_named(sudoku: Any, error_line: ErrorLine)
 @pytest.mark.parametrize(
     ("name", "flags", "reason"),
     [
-        ("sudoku", ["--num-augs=3"], "unrecognized arguments: --num-augs=3 (--help lists"),
+        ("sudoku", ["--num-augs=3"], "unknown argument '--num-augs=3'; nearest: --num-aug"),
         ("sudoku", ["--subsample-size=0"], "--subsample-size: 0; accepted: 1 or more"),
         ("sudoku", ["--subsample-size=many"], "'many' is no integer"),
         ("sudoku", ["--seed=18446744073709551616"], "accepted: 0 to 18446744073709551615"),

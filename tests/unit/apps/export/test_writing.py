@@ -232,7 +232,7 @@ def test_a_file_that_differs_is_found_out(wrong: str) -> None:
         (f"{PUBLISHED[0]} --data nowhere", "out.onnx", 3, "nowhere: no such data folder"),
         (" ".join(PUBLISHED), "nowhere/out.pt2", 2, "nowhere/out.pt2: No such file or directory"),
         ("nowhere", "out.onnx --weights best", 2, "invalid choice: 'best'"),
-        ("nowhere", "out.onnx --one-stop", 2, "unrecognized arguments: --one-stop"),
+        ("nowhere", "out.onnx --one-stop", 2, "unknown argument '--one-stop'; nearest: --one-step"),
         ("nowhere", "out.onnx --plugins nothing.here", 2, "plugins=[nothing.here]"),
     ],
 )
