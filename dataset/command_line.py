@@ -68,10 +68,8 @@ def run(build: Callable[[], str], output_dir: Path) -> int:
     guard_output()
     try:
         summary = build()
-    except MemoryError:
-        return _fail(EXIT_DATA, "not enough memory; ask for fewer puzzles or augmentations")
-    except DatasetError as error:
-        return _fail(EXIT_DATA, error)
+    except (DatasetError, MemoryError) as error:
+        return _fail(EXIT_DATA, str(error) or "not enough memory; ask for fewer puzzles")
     except NoPuzzleError as error:
         return _fail(EXIT_CONFIG, error)
     except OSError as error:

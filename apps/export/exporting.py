@@ -5,8 +5,8 @@ hf://OWNER/NAME. out.onnx takes puzzles and a number of ACT steps, and answers i
 --one-step it is one ACT step, which takes and gives the states; out.pt2 is such a step for
 torch.export.load.
 
-The file is tried first, in ONNX Runtime or PyTorch, and compared with the model here: where they
-differ by more than the rounding of float32 explains, it is not kept. docs/export.md
+The file is tried first, in ONNX Runtime or PyTorch, and compared with the same steps here: where
+they differ by more than the rounding of float32 explains, it is not kept. docs/export.md
 """
 
 import argparse

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from runtime import progress
+from training.config.entry_point import say
 
 
 class Terminal(io.StringIO):
@@ -68,3 +69,17 @@ def test_a_log_gets_whole_lines_at_most_one_a_minute(monkeypatch: pytest.MonkeyP
     assert list(progress.bar([1], "x", "y", show=False)) == [1]
     clock += 1000
     assert len(log.getvalue().splitlines()) == 9
+
+
+def test_more_than_was_expected_and_lines_between_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 0.0
+    monkeypatch.setattr("sys.stderr", log := io.StringIO())
+    monkeypatch.setattr("tqdm.std.time", lambda: clock)
+    with progress.bar(None, "sweep", "jobs", total=1) as shown:
+        for _ in range(3):
+            clock += 100
+            say("a job was queued again")
+            shown.update(1)
+    assert log.getvalue().splitlines() == [
+        f"sweep: {n} of {n} jobs (100 %), about 00:00 left" for n in (1, 2, 3)
+    ]
