@@ -166,7 +166,8 @@ class Target:
             patch("pretrain.train") as train,
         ):
             pretrain.main([])
-        return train.call_args.args[1:3]
+        (start,) = train.call_args.args
+        return start.train_set, start.test_set
 
     def read(self, train_set: Any, test_set: Any) -> None:
         """Read an iteration of training batches, and all test batches."""
