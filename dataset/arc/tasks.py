@@ -107,7 +107,7 @@ def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
         solutions, digests[solved.as_posix()] = _read_json(solved)
         files[solved] = solutions
     for file, content in files.items():
-        if not isinstance(content, dict) or not content:
+        if not isinstance(content, dict) or not challenges:
             raise DatasetError(f"{file}: expected an object of tasks by name, at least one")
     tasks = [
         parse_task(
