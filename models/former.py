@@ -43,6 +43,17 @@ def in_present_terms(arch: Mapping[str, Any], *, training: bool) -> dict[str, An
     return arch
 
 
+def present_name(key: str) -> str | None:
+    """Return how a former setting of `arch` is written now; None: it was not one."""
+    for name in TECHNIQUES:
+        schema = TECHNIQUES[name].schema
+        assert issubclass(schema, Technique)
+        if row := schema.former.get(key.removeprefix("arch.")):
+            setting = f" arch.techniques.{name}.{row.field}=..." if row.field else ""
+            return f"techniques=[{name}]{setting}"
+    return None
+
+
 def _no_limits(section: object) -> object:
     """Return a section without anything in it."""
     return dict.fromkeys(section) if isinstance(section, Mapping) else None

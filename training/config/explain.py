@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from models import former
 from runtime.errors import ConfigError
 from runtime.registry import UNKNOWN_PART, sections_in
 from runtime.schema import Schema
@@ -35,6 +36,8 @@ def unknown_key(
     """Say that `path` is no setting, nor one of the `groups`, and which name comes nearest."""
     named = shown(path, 100)
     said = named if value is None else f"{named}={shown(value)}"
+    if now := former.present_name(path):
+        return f"{said} is written {now} now"
     return f"unknown setting {said}{did_you_mean(path, [*setting_paths(schema), *groups])}"
 
 
@@ -42,11 +45,17 @@ def did_you_mean(path: str, candidates: Iterable[str], key: str = "") -> str:
     """Return a question that offers the candidate nearest to `path`, "" if none is near. A `*` in a
     candidate stands for a free name.
     """
-    named = [_with_free_names(known, path) for known in candidates]
-    by_leaf = {name.rpartition(".")[2]: name for name in reversed(named)}
-    leaves = difflib.get_close_matches(path.rpartition(".")[2], by_leaf, n=1)
-    near = difflib.get_close_matches(path, named, n=1) or [by_leaf[leaf] for leaf in leaves]
+    first, leaf = path.partition(".")[0], path.rpartition(".")[2]
+    known = [each for each in candidates if "*" not in each or _is_near(each, first)]
+    named = dict.fromkeys(_with_free_names(each, path) for each in known)
+    by_leaf = {each.rpartition(".")[2]: each for each in known if "*" not in each}
+    near = difflib.get_close_matches(path, named, n=1)
+    near = near or [by_leaf[each] for each in difflib.get_close_matches(leaf, by_leaf, n=1)]
     return f"; did you mean {key}{near[0]}?" if near else ""
+
+
+def _is_near(candidate: str, first: str) -> bool:
+    return bool(difflib.get_close_matches(candidate.partition(".")[0], [first]))
 
 
 def is_setting(path: str, schema: type[BaseModel]) -> bool:
