@@ -238,23 +238,17 @@ class TrainBatches:
     def iterate(self, iteration: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
         """Yield (position, this rank's batch) from `start` to the end of the iteration."""
         for position, drawn in self.iterate_rows(iteration, start):
-            yield position, self.read(iteration, position, drawn)
+            yield position, self._read(iteration, position, drawn)
 
-    def own(self, drawn: BatchRows) -> BatchRows:
-        """Return this rank's slice of a global batch."""
-        rows, identifiers = drawn.rows[self._local], drawn.puzzle_identifiers[self._local]
-        return BatchRows(drawn.set_name, rows, identifiers)
-
-    def read(self, iteration: int, position: int, drawn: BatchRows) -> Batch:
-        """Read this rank's rows of the global batch that `iterate_rows` gives at a position."""
-        shifts, own = None, self.own(drawn)
-        if own.set_name in self._shifts:
-            words = self._shifts[own.set_name].draw(iteration, position, drawn.rows)
-            shifts = words[self._local]
-        return self.dataset.read(own.set_name, own.rows, own.puzzle_identifiers, shifts)
+    def _read(self, iteration: int, position: int, drawn: BatchRows) -> Batch:
+        name, shifts = drawn.set_name, None
+        if name in self._shifts:
+            shifts = self._shifts[name].draw(iteration, position, drawn.rows)[self._local]
+        own, identifiers = drawn.rows[self._local], drawn.puzzle_identifiers[self._local]
+        return self.dataset.read(name, own, identifiers, shifts)
 
     def iterate_rows(self, iteration: int, start: int = 0) -> Iterator[tuple[int, BatchRows]]:
-        """Yield (position, global batch) like `iterate`, for data that is kept elsewhere."""
+        """Yield (position, rows of the global batch) like `iterate`, and read none of them."""
         position = 0
         for name, walk in self._walks(iteration):
             identifiers = self.dataset.sets[name].puzzle_identifiers

@@ -44,7 +44,7 @@ class Feed:
 
 
 def build_feed(config: TrainConfig, train_set: PuzzleDataset, ranks: Ranks) -> Feed:
-    """Return the batches of this rank as the settings ask for them on its device."""
+    """Return the feed of this rank."""
     batches = train_batches(config, train_set, ranks.rank, ranks.world_size)
     return Feed(batches, ranks)
 

@@ -120,12 +120,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not os.access(options.output.parent, os.W_OK) or options.output.is_dir():
             raise ConfigError(f"--output {options.output}: not a file that can be written here")
         earlier = options.compare and read_report(options.compare)
+        text = None
         if options.ranks:
             report, text = run_ranks(cases, options.seconds, options.ranks)
         else:
             report = run(cases, Effort(seconds=options.seconds))
-            text = as_table(report, earlier)
         write_atomically(options.output, json.dumps(report, indent=1) + "\n")
+        text = text or as_table(report, earlier)
     except Exception as error:
         if (code := exit_code(error)) is None:
             raise

@@ -104,9 +104,8 @@ def _set(config: DictConfig, override: Override, source: Source) -> None:
             adds = override.is_add() or override.is_force_add()
             OmegaConf.update(config, key, override.value(), force_add=adds)
     except (ConfigAttributeError, ConfigKeyError, TypeError):
-        having = _choices_with(key, source)
-        if key.startswith("optimizer.groups."):
-            having = ["optimizer=grouped"]
+        in_groups = key.startswith("optimizer.groups.")
+        having = ["optimizer=grouped"] if in_groups else _choices_with(key, source)
         remedy = f"choose {' or '.join(having[:4])}, or write" if having else "write"
         said = f"{key}={shown(text_of(override))}: the chosen files have no {key}"
         raise ConfigError(f"{said}; {remedy} +{key}") from None

@@ -64,7 +64,7 @@ class AdamATan2(Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
         self.skip: Tensor | None = None
         # The pieces that `fused_update` steps; its first call makes them.
-        self._pieces: list[_Piece] = []
+        self._pieces: list[Piece] = []
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state as torch does; `fused_update` joins it anew."""
@@ -102,7 +102,7 @@ class AdamATan2(Optimizer):
 
     def _piece(
         self, params: list[nn.Parameter], p: Tensor, g: Tensor, average: WeightAverage | None
-    ) -> "_Piece":
+    ) -> "Piece":
         """Join the state and the average of `params`, whose weights are `p` and gradients `g`."""
         for own in params:
             if not self.state[own]:
@@ -119,7 +119,7 @@ class AdamATan2(Optimizer):
 
             make = partial(step_, arrays_of(*tensors))
         rate = average.rate if average else 1.0
-        return _Piece(*tensors, steps.view(-1), rate, make)
+        return Piece(*tensors, steps.view(-1), rate, make)
 
     def _joined_state(self, params: list[nn.Parameter], key: str) -> Tensor:
         """Return a quantity of all as one tensor, of which theirs become views."""
@@ -128,7 +128,7 @@ class AdamATan2(Optimizer):
             self.state[p][key] = part
         return whole
 
-    def _step_piece(self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None) -> None:
+    def _step_piece(self, piece: "Piece", group: dict[str, Any], factor: Tensor | None) -> None:
         """Make a step on a piece, whose gradient counts `factor` times."""
         if piece.make is None:
             self._step_on_device(piece, group, factor)
@@ -137,7 +137,7 @@ class AdamATan2(Optimizer):
 
     def _step_on_cpu(
         self,
-        piece: "_Piece",
+        piece: "Piece",
         make: Callable[[StepNumbers], None],
         group: dict[str, Any],
         factor: Tensor | None,
@@ -157,9 +157,7 @@ class AdamATan2(Optimizer):
         )
         make(numbers)
 
-    def _step_on_device(
-        self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None
-    ) -> None:
+    def _step_on_device(self, piece: "Piece", group: dict[str, Any], factor: Tensor | None) -> None:
         """Make a step by torch's operations; the host does not learn of `skip`."""
         p, g, m, v, average, steps, average_rate, *_ = piece
         beta1, beta2 = group["betas"]
@@ -185,7 +183,7 @@ class AdamATan2(Optimizer):
             move_([average], [p], average_rate, self.skip)
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """Weights and what belongs to them, of one shape each but for `steps`, [tensors]."""
 
     p: Tensor

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from runtime.errors import ConfigError
 from training.config.schema import OptimizerConfig
-from training.optim.adam_atan2 import AdamATan2, _Piece
+from training.optim.adam_atan2 import AdamATan2, Piece
 
 _MODULE, _FUNCTION = "adam_atan2_backend", "adam_atan2_cuda_impl_"
 # Of float32, a few roundings in each of the check's steps.
@@ -39,7 +39,7 @@ class PackageAdamATan2(AdamATan2):
         super().__init__(params, **settings)
         self._kernel = kernel
 
-    def _step_piece(self, piece: _Piece, group: dict[str, Any], factor: Tensor | None) -> None:
+    def _step_piece(self, piece: Piece, group: dict[str, Any], factor: Tensor | None) -> None:
         if self.skip is not None and self.skip:
             return
         piece.steps.add_(1)
