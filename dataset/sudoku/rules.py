@@ -63,12 +63,14 @@ def parse_puzzle(text: str) -> np.ndarray:
         ValueError: another character or number of cells, or clues that contradict each other.
     """
     symbols = _cells_in(text)
-    is_marked, size = any(mark in symbols for mark in EMPTY_MARKS), grid_size(len(symbols))
+    is_marked = any(mark in symbols for mark in EMPTY_MARKS)
+    size = isqrt(len(symbols)) if len(symbols) in _CELLS else max(BOX_SHAPES)
     digits = "123456789"[:size]
     for number, symbol in enumerate(symbols, start=1):
         if symbol not in digits + EMPTY_MARKS and (is_marked or symbol not in "xX"):
             accepted = f"in {size}x{size} cells: 1 to {size}, or {EMPTY_SAID}"
             raise ValueError(f"cell {number} is {symbol!r}; accepted {accepted}")
+    size = grid_size(len(symbols))
     cells = [int(symbol) if symbol in digits else 0 for symbol in symbols]
     grid = np.array(cells, dtype=np.int8).reshape(size, size)
     if conflict := find_conflict(grid):
