@@ -12,6 +12,7 @@ from runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
 
 _FINER = 2  # Times as fine as its pixels an image is drawn, so that its type is clear.
 
@@ -104,13 +105,21 @@ class Picture:
                 if right > left and bottom > top:
                     canvas.rectangle([left, top, right - 1, bottom - 1], fill=shape.fill)
             else:
-                font = ImageFont.load_default(_FINER * shape.size)
-                # A bold line is drawn by a stroke around it.
-                stroke = _FINER * shape.size / 30 if shape.bold else 0
-                place, anchor = (_FINER * shape.x, _FINER * shape.y), f"{shape.anchor[0]}m"
-                anchor = anchor.replace("s", "l").replace("e", "r")
-                canvas.text(place, shape.text, shape.fill, font, anchor, stroke_width=stroke)
+                _write(canvas, shape, ImageFont.load_default(_FINER * shape.size))
         return image.reduce(_FINER)
+
+
+def _write(canvas: "ImageDraw", words: Words, font: Any) -> None:
+    """Write a line letter by letter, with some room between them: a bold one is drawn by a stroke
+    around each letter, and the font leaves no room for it.
+    """
+    size, stroke = _FINER * words.size, _FINER * words.size / 30 if words.bold else 0
+    widths = [font.getlength(letter) + 0.02 * size + stroke for letter in words.text]
+    x = _FINER * words.x - {"start": 0, "middle": 0.5, "end": 1}[words.anchor] * sum(widths)
+    for letter, width in zip(words.text, widths, strict=True):
+        middle = x + width / 2, _FINER * words.y
+        canvas.text(middle, letter, words.fill, font, "mm", stroke_width=stroke)
+        x += width
 
 
 def mixed(colour: str, background: str, share: float) -> str:

@@ -37,6 +37,15 @@ def test_on_dark_paper_light_is_dark_and_hues_stay() -> None:
     assert int(red[1:3], 16) > 2 * int(red[3:5], 16)
 
 
+def test_letters_do_not_touch() -> None:
+    picture = Picture(60, 30)
+    picture.words(4, 15, "ll", 20, "#000000", bold=True, anchor="start")
+    image = picture.image().convert("L")
+    columns = [min(image.getpixel((x, y)) for y in range(30)) for x in range(60)]
+    inked = [x for x, value in enumerate(columns) if value < 100]
+    assert max(columns[inked[0] : inked[-1]]) > 150
+
+
 def test_without_pillow_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(
