@@ -31,12 +31,16 @@ def good_step(folder: Path, saved: int) -> int:
     return checkpoint.step
 
 
-def listed(folder: Path) -> frozenset[str]:
-    """Return the names of what is in a folder, but for what is random in those of temporary ones.
-    Where these are the same, an evaluation finds the same.
+def listed(folder: Path) -> frozenset[tuple[str, int]]:
+    """Return what an evaluation may see of a folder: all names, but for what is random in those of
+    temporary files, and the sizes of files that are not hidden.
     """
-    paths = (path.relative_to(folder).as_posix() for path in folder.rglob("*"))
-    return frozenset(re.sub(r"-[0-9a-f]{8}\b", "", path) for path in paths)
+    found = set[tuple[str, int]]()
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        is_seen = path.is_file() and not name.startswith(".")
+        found.add((re.sub(r"-[0-9a-f]{8}\b", "", name), path.stat().st_size if is_seen else 0))
+    return frozenset(found)
 
 
 def evaluated(lab: Lab, checkpoint: Path) -> dict[str, Any]:
@@ -57,11 +61,11 @@ def test_a_kill_at_any_operation_loses_nothing(lab: Lab, which: str) -> None:
     outcomes = {good_step(folder, saved) for folder, _ in left}
     assert outcomes == {saved} if number is None else len(outcomes) == 2
     expected = {step: evaluated(lab, lab.folder / f"whole/step_{step}") for step in outcomes}
-    seen = set[frozenset[str]]()
+    seen = set[frozenset[tuple[str, int]]]()
     for folder, operation in left:
         print(operation)  # noqa: T201
-        if (names := listed(folder)) not in seen:
-            seen.add(names)
+        if (content := listed(folder)) not in seen:
+            seen.add(content)
             found = evaluated(lab, folder)
             assert found == expected[found["step"]]
         lab.train(f"copies/{folder.name}")
