@@ -10,7 +10,7 @@ The first is the published command line. docs/data.md describes what is written,
 
 import sys
 from argparse import BooleanOptionalAction, Namespace
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from dataset.format.writing import write_puzzles
 from dataset.maze import rules
 from dataset.maze.rules import CHARACTERS, PATH, WALL, text_to_tokens
 from dataset.puzzle_build import PuzzleBuild
-from dataset.sources import CsvRow, Puzzles
+from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
 from runtime.streams import Stream
 
 _PUBLISHED_SIZE, _PUBLISHED_MIN_LENGTH = 30, 109
@@ -83,23 +83,17 @@ class MazeBuild(PuzzleBuild):
     def views(self) -> int:
         return NUM_VIEWS if self.options.aug else 1
 
-    def generate(
-        self, number: int, *, stream: Stream, taken: set[Any], advance: Callable[[int], object]
-    ) -> tuple[Puzzles, int]:
+    def generate(self, stream: Stream, taken: set[Any]) -> Iterator[GeneratedPuzzle]:
         # Imported here because it loads the compiler: only who generates waits for it.
         from dataset.maze.generator import generate_mazes
 
-        mazes, attempts = generate_mazes(
-            number,
+        return generate_mazes(
             seed=self.options.seed,
             stream=stream,
             size=self.size,
             min_length=self.options.min_length,
             taken=taken,
-            advance=advance,
         )
-        answers, moves = rules.solve(mazes)
-        return Puzzles(mazes, answers, moves + 1), attempts
 
     def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
         """Turn rows into tokens: one S, one G, and an answer with a shortest path between them."""

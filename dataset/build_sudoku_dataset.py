@@ -10,7 +10,7 @@ The first is the published command line. docs/data.md describes what is written,
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,9 @@ from dataset import sources
 from dataset.command_line import Parser, integer
 from dataset.format.writing import write_puzzles
 from dataset.puzzle_build import PuzzleBuild
-from dataset.sources import CsvRow, Puzzles
+from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
 from dataset.sudoku.rules import EMPTY_MARKS, EMPTY_SAID, EMPTY_TOKEN, are_valid_solutions
 from dataset.sudoku.symmetries import augment_sudoku
-from runtime.progress import bar
 from runtime.streams import Stream
 
 _DEFAULT_CLUES = {4: (5, 10), 6: (12, 20), 9: (30, 40)}
@@ -93,14 +92,11 @@ class SudokuBuild(PuzzleBuild):
     def views(self) -> int:
         return 1 + self.options.num_aug
 
-    def generate(
-        self, number: int, *, stream: Stream, taken: set[Any], advance: Callable[[int], object]
-    ) -> tuple[Puzzles, int]:
+    def generate(self, stream: Stream, taken: set[Any]) -> Iterator[GeneratedPuzzle]:
         # Imported here because it loads the compiler: only who generates waits for it.
         from dataset.sudoku.generator import generate_puzzles
 
         return generate_puzzles(
-            number,
             seed=self.options.seed,
             stream=stream,
             size=self.size,
@@ -108,7 +104,6 @@ class SudokuBuild(PuzzleBuild):
             max_clues=self.options.max_clues,
             min_rating=self.options.min_difficulty or 0,
             taken=taken,
-            advance=advance,
         )
 
     def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
@@ -148,9 +143,7 @@ class SudokuBuild(PuzzleBuild):
 
     def write(self, split_dir: Path, puzzles: Puzzles, views: int) -> None:
         questions, answers = puzzles.questions + EMPTY_TOKEN, puzzles.answers + EMPTY_TOKEN
-        num_rows, seed = len(questions) * views if views > 1 else 0, self.options.seed
-        with bar(None, "augment", "examples", total=num_rows) as shown:
-            inputs, labels = augment_sudoku(questions, answers, views - 1, seed, shown.update)
+        inputs, labels = augment_sudoku(questions, answers, views - 1, self.options.seed)
         write_puzzles(
             split_dir,
             inputs,

@@ -12,8 +12,7 @@ from apps.reports.boards import FAINT, draw_cells, panel_of, with_ends
 from apps.reports.html import Cell, details, figure, intro, percent, table, text, words
 from apps.reports.reading import Run, read_without_links
 from apps.reports.values import parsed
-from dataset.format.layout import TEST_PUZZLES_NAME
-from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_SIDE
+from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_SIDE, TEST_PUZZLES_NAME
 from dataset.kinds import KINDS
 from dataset.kinds.arc import ARC
 from dataset.kinds.board import BoardLook, plain_colours

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dataset.dihedral import NUM_VIEWS, dihedral_view
+from dataset.dihedral import NUM_VIEWS, view_cells
 from dataset.kinds import KINDS
 from dataset.kinds.board import BoardLook, plain_colours
 from runtime.text import many
@@ -53,11 +53,13 @@ class Views:
         """
         raise NotImplementedError
 
-    def apply(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
+    def apply(self, views: np.ndarray, *boards: np.ndarray) -> list[np.ndarray]:
         """Return each of the boards, uint8 [N, cells] tokens, in its view, int64 [N]."""
         cells, tokens = self.moves(views)
-        turned = np.take_along_axis(boards, cells, 1)
-        return turned if tokens is None else np.take_along_axis(tokens, turned, 1)
+        turned = [np.take_along_axis(each, cells, 1) for each in boards]
+        return (
+            turned if tokens is None else [np.take_along_axis(tokens, each, 1) for each in turned]
+        )
 
     def undo(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
         """Return the boards of which `apply` made these."""
@@ -68,10 +70,6 @@ class Views:
         np.put_along_axis(turned_back, cells, boards, 1)
         return turned_back
 
-    def sources(self, views: np.ndarray) -> np.ndarray:
-        """Return which cell of the board each cell of a view shows, int64 [N, cells]."""
-        return self.moves(views)[0]
-
 
 class DihedralViews(Views):
     """A square grid turned and mirrored."""
@@ -79,27 +77,16 @@ class DihedralViews(Views):
     number = NUM_VIEWS
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        self._cells = view_cells(size)
 
     def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        return turned_cells(views, self._size).astype(np.int64), None
+        return self._cells[views], None
 
     def turns(
         self, words: np.ndarray, vocab_size: int, *, every_symmetry: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        cells = turned_cells((words[0] >> np.uint64(1)).astype(np.int64), self._size)
+        cells = self._cells[(words[0] >> np.uint64(1)) % np.uint64(NUM_VIEWS)].astype(np.int32)
         return cells, np.tile(np.arange(vocab_size, dtype=np.int32), (len(cells), 1))
-
-
-def turned_cells(
-    moves: np.ndarray, size: int, views: Sequence[int] = range(NUM_VIEWS)
-) -> np.ndarray:
-    """Return for each cell of a turned grid the one that it was, int32 [N, cells]; a move, int64
-    [N], taken modulo the number of views, chooses a view.
-    """
-    grid = np.arange(size * size, dtype=np.int32).reshape(size, size)
-    cells = np.stack([dihedral_view(grid, view).ravel() for view in views])
-    return cells[moves % len(cells)]
 
 
 class Kind:

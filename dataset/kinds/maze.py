@@ -84,8 +84,8 @@ class MazeKind(Kind):
         from dataset.maze.generator import generate_mazes
 
         how: dict[str, Any] = {"seed": seed, "stream": Stream.NEW_TEST, "taken": set()}
-        mazes, _ = generate_mazes(1, size=size, min_length=size, **how)
-        return Puzzle(self, self.to_grid(mazes[0]))
+        made = next(generate_mazes(size=size, min_length=size, **how))
+        return Puzzle(self, self.to_grid(made.question))
 
     def answers(self, size: int) -> Sequence[int]:
         return maze.FREE, maze.PATH

@@ -354,7 +354,7 @@ def puzzle_key(digits, sources):
     """Return a uint64 that all symmetric images of a puzzle share: the hash of the least of them.
 
     Different puzzles differ in it, but for a collision of hashes. `sources`, int64 [moves, cells],
-    are all ways to move the cells, as of `SudokuSymmetries.sources`.
+    are all ways to move the cells, as of `SudokuSymmetries.cells`.
     """
     cells = len(digits)
     least = np.full(cells, 127, dtype=np.int64)

@@ -22,7 +22,7 @@ from unittest.mock import patch
 import numpy as np
 
 import pretrain
-from dataset.format.layout import MANIFEST_NAME, METADATA_NAME
+from dataset.format.schema import MANIFEST_NAME, METADATA_NAME
 from harness import builds, mutants
 from harness.damage import ANYWHERE, Rng, npy
 from harness.mounts import limit_memory
@@ -37,7 +37,7 @@ SETS = {
     "sudoku": ("sudoku", [], []),
     "maze with actions": ("maze", [], ["heads=action"]),
     "lazy ARC": ("arc", ["--num-aug=3"], _PIXELS),
-    "ARC with pixels": ("arc", ["--num-aug=3", "--materialize", "--pixels"], _PIXELS),
+    "materialized ARC": ("arc", ["--num-aug=3", "--materialize"], ["evaluators=[arc]"]),
 }
 _SPARE_BYTES = 256 * 2**20
 

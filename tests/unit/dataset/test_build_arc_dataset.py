@@ -1,7 +1,6 @@
 """The ARC builder: what it writes in both formats, and how it answers mistakes."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,25 +112,12 @@ def test_both_formats_hold_the_same_examples(lazy_arc: Path, materialized_arc: P
     assert not (materialized_arc / "augmentations.npy").exists()
 
 
-def test_pixels_are_declared_and_written_when_asked_for(
-    arc_tasks: Path, lazy_arc: Path, materialized_arc: Path, tmp_path: Path
-) -> None:
-    build(arc_tasks, tmp_path / "out", "--num-aug=6", "--materialize", "--pixels")
-    assert "--pixels" in read_json(tmp_path / "out/manifest.json")["command"]
-    declared = {"num_classes": 256, "channels": 3, "unknown_label": 1}
-    for split, examples in (("train", 98), ("test", 21)):
-        metadata, sets = load_split(tmp_path / "out" / split)
-        assert json.loads(metadata.to_json())["fields"] == {"pixels": declared}
-        assert sets["all"].fields["pixels"].shape == (examples, 900, 3)
-        lazy = read_json(lazy_arc / split / "dataset.json")
-        assert lazy["fields"] == {"pixels": declared | {"derived": True}}
-        assert not list(lazy_arc.glob("*/*pixels*"))
+def test_pixels_are_declared_by_lazy_sets_alone(lazy_arc: Path, materialized_arc: Path) -> None:
+    pixels = {"num_classes": 256, "channels": 3, "unknown_label": 1, "derived": True}
+    for split in ("train", "test"):
+        assert read_json(lazy_arc / split / "dataset.json")["fields"] == {"pixels": pixels}
         assert "fields" not in read_json(materialized_arc / split / "dataset.json")
-    with_pixels, without = tree(tmp_path / "out"), tree(materialized_arc)
-    added = {f"{split}/all__pixels.npy" for split in ("train", "test")}
-    assert with_pixels.keys() - without.keys() == added
-    for name in without.keys() - {"manifest.json", "train/dataset.json", "test/dataset.json"}:
-        assert with_pixels[name] == without[name]
+    assert not list(lazy_arc.glob("*/*pixels*"))
 
 
 def test_materialized_training_examples_are_shifted_but_for_one(materialized_arc: Path) -> None:
@@ -238,19 +224,6 @@ def test_without_evaluation_tasks_there_is_no_test_split(arc_tasks: Path, tmp_pa
     assert read_json(tmp_path / "out/test_puzzles.json") == {}
 
 
-def test_duplicates_are_reported_and_dropped(
-    arc_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copy(arc_folder / "evaluation/d.json", arc_folder / "training/x.json")
-    for flags, names in (([], set("cdeabx")), (["--drop-duplicates"], set("cdeab"))):
-        output = build(arc_folder, tmp_path / f"out{len(flags)}", "--num-aug=1", *flags)
-        assert "1 training tasks share pairs or the name" in capsys.readouterr().out
-        assert {name[0] for name in examples_by_name(output, "train")} == names
-        (found,) = read_json(output / "manifest.json")["counts"]["duplicates"]
-        expected = {"training": "x", "evaluation": "d", "shared_pairs": 4, "dropped": bool(flags)}
-        assert found == expected
-
-
 def test_published_command_lines() -> None:
     options = parse_options([])
     folders = ["dataset/raw-data/ARC-AGI/data", "dataset/raw-data/ConceptARC/corpus"]
@@ -287,8 +260,7 @@ def test_published_command_lines() -> None:
         ("--dataset-dirs", "expected at least one argument"),
         ("--subsets a b --output-dir x", "the test set 'evaluation' is none of the subsets a, b"),
         ("--test-set-name2 b --output-dir x", "'b' is none of the subsets training, evaluation"),
-        ("--no-shift", "--no-shift and --pixels are for --materialize"),
-        ("--pixels", "--no-shift and --pixels are for --materialize"),
+        ("--no-shift", "--no-shift is for --materialize"),
     ],
 )
 def test_wrong_flags_are_answered_with_a_line(

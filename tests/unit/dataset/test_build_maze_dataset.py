@@ -1,7 +1,6 @@
 """What is special about the maze builder; the rest is in test_puzzle_build."""
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -133,7 +132,7 @@ def test_mazes_that_do_not_exist_are_a_configuration_error(
     assert "no other 6x6 maze whose shortest path has 26 moves or more" in error_line()
     maze.size = 2
     assert maze("--min-length=2", "--subsample-size=100", source="generate") == 2
-    assert re.match(r"error: 2 of \d+ mazes were found: no other 2x2 maze", error_line())
+    assert error_line().startswith("error: no other 2x2 maze")
     assert list(maze.output.parent.iterdir()) == []
 
 

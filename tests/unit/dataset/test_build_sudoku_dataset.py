@@ -48,7 +48,7 @@ def test_a_folder_becomes_the_published_format(sudoku: Any):
 def test_generated_training_puzzles_are_no_images_of_test_puzzles(sudoku: Any):
     assert sudoku("--size=4", "--subsample-size=150", "--test-size=50", source="generate") == 0
     boards = [b for split in ("train", "test") for b in sudoku.arrays(split)[1].inputs]
-    sources = sudoku_symmetries(4).sources()
+    sources = sudoku_symmetries(4).cells()
     assert len({puzzle_key(board.astype(np.int64) - 1, sources) for board in boards}) == 200
 
 
@@ -96,7 +96,7 @@ def test_puzzles_that_do_not_exist_are_a_configuration_error(
     monkeypatch.setattr(generator, "_MAX_EFFORT", 300)
     flags = ["--min-clues=4", "--max-clues=4", "--test-size=14"]
     assert sudoku(*flags, source="generate") == 2
-    assert "no 4x4 puzzle with 4 to 4 clues" in error_line()
+    assert "no other 4x4 puzzle with 4 to 4 clues" in error_line()
     assert list(sudoku.output.parent.iterdir()) == []
 
 

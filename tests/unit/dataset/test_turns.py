@@ -5,8 +5,8 @@ import pytest
 
 from dataset.dihedral import NUM_VIEWS, dihedral_view
 from dataset.kinds.base import DihedralViews
-from dataset.kinds.sudoku import SudokuViews
 from dataset.sudoku import rules
+from dataset.sudoku.symmetries import SudokuSymmetries
 
 
 def words(number: int) -> np.ndarray:
@@ -23,7 +23,9 @@ def solution(size: int) -> np.ndarray:
 @pytest.mark.parametrize("size", [4, 6, 9])
 def test_a_turned_sudoku_is_one(size: int, every_symmetry: bool) -> None:
     tokens = solution(size)
-    cells, renamed = SudokuViews(size).turns(words(50), size + 2, every_symmetry=every_symmetry)
+    cells, renamed = SudokuSymmetries(size).turns(
+        words(50), size + 2, every_symmetry=every_symmetry
+    )
     seen = set()
     for row, names in zip(cells, renamed, strict=True):
         assert sorted(row) == list(range(size**2))
@@ -35,7 +37,7 @@ def test_a_turned_sudoku_is_one(size: int, every_symmetry: bool) -> None:
 
 
 def test_without_every_symmetry_cells_are_turned_and_mirrored() -> None:
-    cells, _ = SudokuViews(6).turns(words(200), 8, every_symmetry=False)
+    cells, _ = SudokuSymmetries(6).turns(words(200), 8, every_symmetry=False)
     grid = np.arange(36).reshape(6, 6)
     upright = {dihedral_view(grid, view).tobytes() for view in (0, 2, 4, 5)}
     assert {row.reshape(6, 6).astype(grid.dtype).tobytes() for row in cells} == upright

@@ -1,5 +1,8 @@
 """What is generated: mazes as asked for, reproducible, none twice, and none left out."""
 
+from itertools import islice
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -8,16 +11,24 @@ from dataset.maze import kernels as maze_kernels
 from dataset.maze.generator import generate_mazes
 from dataset.maze.kernels import find_maze
 from dataset.maze.rules import are_mazes, solve, tokens_to_text
+from dataset.sources import gathered
 from runtime.streams import Stream
 
 LOWEST, SPAN = np.uint64(round(0.3 * 2**32)), np.uint64(round(0.2 * 2**32))
 FIRST_MAZE = " #G   # # #  # #  ###    S      # # "
 
 
-def generate(num_mazes: int, **changes: object) -> tuple[np.ndarray, int]:
-    settings = {"seed": 0, "stream": Stream.NEW_TRAIN, "size": 10, "min_length": 15, "workers": 1}
+def generate(num_mazes: int, **changes: Any) -> tuple[np.ndarray, int]:
+    settings: dict[str, Any] = {
+        "seed": 0,
+        "stream": Stream.NEW_TRAIN,
+        "size": 10,
+        "min_length": 15,
+        "workers": 1,
+    }
     settings["taken"] = set()
-    return generate_mazes(num_mazes, **(settings | changes))  # pyright: ignore[reportArgumentType]
+    made, attempts = gathered(islice(generate_mazes(**(settings | changes)), num_mazes))
+    return made.questions, attempts
 
 
 @pytest.mark.parametrize(("size", "min_length"), [(2, 1), (3, 3), (7, 14), (8, 9), (63, 80)])

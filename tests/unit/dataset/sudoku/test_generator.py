@@ -1,24 +1,25 @@
 """Generated puzzles: one solution, the clues and rating asked for, never an image of another."""
 
 import hashlib
-from itertools import combinations
+from itertools import combinations, islice
 
 import numpy as np
 import pytest
 
-from dataset.sources import NoPuzzleError, Puzzles
+from dataset.sources import Puzzles, gathered
 from dataset.sudoku import generator as sudoku_generator
 from dataset.sudoku.generator import generate_puzzles
 from dataset.sudoku.kernels import puzzle_key, solution_key, solve_digits
 from dataset.sudoku.rules import are_valid_solutions, count_solutions, layout_of, solve
 from dataset.sudoku.symmetries import sudoku_symmetries
+from runtime.errors import ConfigError
 from runtime.streams import Stream
 
 
 def tried(num_puzzles: int, size=9, clues=(30, 40), rating=0, **changes) -> tuple[Puzzles, int]:
     settings = {"seed": 0, "taken": set(), "stream": Stream.NEW_TRAIN} | changes
     settings |= {"size": size, "min_clues": clues[0], "max_clues": clues[1]}
-    return generate_puzzles(num_puzzles, min_rating=rating, **settings)
+    return gathered(islice(generate_puzzles(min_rating=rating, **settings), num_puzzles))
 
 
 def generate(*given, **changes) -> Puzzles:
@@ -28,7 +29,7 @@ def generate(*given, **changes) -> Puzzles:
 def all_images(question: np.ndarray) -> set[bytes]:
     """Every image of a 4x4 puzzle, its digits permuted too."""
     symmetries = sudoku_symmetries(4)
-    numbers = np.arange(symmetries.num_symmetries)
+    numbers = np.arange(symmetries.number)
     (images,) = symmetries.apply(numbers, np.repeat(question[None] + 1, len(numbers), axis=0))
     return {image.tobytes() for image in images}
 
@@ -90,7 +91,7 @@ def test_taken_keys_are_not_repeated():
 
 def test_the_known_number_of_puzzles_of_four_with_four_clues():
     """13 essentially different puzzles, and 2 solutions, are known: the key finds as many."""
-    sources = sudoku_symmetries(4).sources()
+    sources = sudoku_symmetries(4).cells()
     solutions = {}
     for answer in generate(12, 4, (5, 10)).answers.astype(np.int64):
         solutions[puzzle_key(answer, sources)] = answer
@@ -133,6 +134,8 @@ def test_puzzles_that_do_not_exist_or_are_not_found_end_the_search(
     num_puzzles: int, size: int, clues: tuple, rating: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sudoku_generator, "_MAX_EFFORT", 500)
-    message = f"no {size}x{size} puzzle with {clues[0]} to {clues[1]} clues rated {rating} or more"
-    with pytest.raises(NoPuzzleError, match=message):
+    message = (
+        f"no other {size}x{size} puzzle with {clues[0]} to {clues[1]} clues rated {rating} or more"
+    )
+    with pytest.raises(ConfigError, match=message):
         generate(num_puzzles, size, clues, rating)
