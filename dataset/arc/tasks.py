@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dataset.arc.augmentation import Pair, parse_identifier
+from dataset.arc.augmentation import Pair, pair_key, parse_identifier
 from dataset.format import schema
 from dataset.format.files import file_sha256, read_json
 from dataset.format.schema import (
@@ -263,11 +263,7 @@ def merge_tasks(tasks: Sequence[Task]) -> tuple[list[Task], int]:
 
 def _content(task: Task) -> tuple[list[Any], ...]:
     parts = (task.train, task.test) if task.is_evaluation else (task.pairs,)
-    return tuple(sorted(_pair_key(pair) for pair in part) for part in parts)
-
-
-def _pair_key(pair: Pair) -> tuple[Any, ...]:
-    return tuple((b"", 0) if grid is None else (grid.tobytes(), grid.shape[1]) for grid in pair)
+    return tuple(sorted(map(pair_key, part)) for part in parts)
 
 
 def encode_canvas(grid: np.ndarray | None) -> np.ndarray:

@@ -38,22 +38,15 @@ def test_names_are_read(name: str, task: str, view: int, colours: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    "name",
     [
-        ("", "no name"),
-        ("a|||", "no name"),
-        ("|||t3|||0192837465", "no name"),
-        ("a|||t8|||0192837465", "view '8'"),
-        ("a_t9_0192837465", "view '9'"),
-        ("a|||t3|||1092837465", "colours '1092837465'"),
-        ("a|||t3|||0192837464", "colours '0192837464'"),
-        ("a|||t3|||019283746", "colours '019283746'"),
-        ("a|||t3|||019283746\u0665", "colours"),
-        ("a|||t3|||0192837465|||t3|||0192837465", "augmented twice"),
+        *("", "a|||", "|||t3|||0192837465", "a|||t8|||0192837465", "a_t9_0192837465"),
+        *("a|||t3|||1092837465", "a|||t3|||0192837464", "a|||t3|||019283746"),
+        *("a|||t3|||019283746\u0665", "a|||t3|||0192837465|||t3|||0192837465"),
     ],
 )
-def test_wrong_names_are_refused(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message.replace("|", r"\|")):
+def test_wrong_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is no name of a puzzle; accepted: TASK, or"):
         parse_identifier(name)
 
 
