@@ -125,7 +125,13 @@ class Kind:
 
     def to_grid(self, tokens: np.ndarray) -> np.ndarray:
         """Turn [cells] tokens into a grid [size, size]; raise ValueError for those of no grid."""
-        raise NotImplementedError
+        size = isqrt(tokens.size)
+        if size * size != tokens.size or size < 2:
+            raise ValueError(f"{tokens.size} cells are no square grid of 2 x 2 or more")
+        last = self.vocab_size(size) - 1
+        if tokens.min() < 0 or tokens.max() > last:
+            raise ValueError(f"tokens from {tokens.min()} to {tokens.max()}; accepted: 0 to {last}")
+        return tokens.reshape(size, size).astype(np.int8)
 
     def to_tokens(self, grid: np.ndarray) -> np.ndarray:
         """Turn a grid into uint8 [cells] tokens."""

@@ -31,11 +31,6 @@ class MazeKind(Kind):
         on_path = (labels == maze.PATH) & (inputs == maze.FREE)
         return bool((maze.are_mazes(inputs) & (kept | on_path).all(axis=1)).all())
 
-    def to_grid(self, tokens: np.ndarray) -> np.ndarray:
-        size = maze.grid_size(tokens.size)
-        maze.tokens_to_text(tokens)
-        return tokens.reshape(size, size).astype(np.int8)
-
     def board(self, size: int) -> BoardLook:
         wall, free, start, goal, path = maze.PALETTE
         return BoardLook(

@@ -9,11 +9,16 @@ import pytest
 
 from dataset.build_maze_dataset import MazeBuild
 from dataset.dihedral import all_views, dihedral_view, view_keys
+from dataset.kinds.maze import MAZE
 from dataset.maze import generator
-from dataset.maze.rules import check_paths, path_actions, solve, text_to_tokens, tokens_to_text
+from dataset.maze.rules import check_paths, path_actions, solve, text_to_tokens
 
 Patch = pytest.MonkeyPatch
 ErrorLine = Callable[[], str]
+
+
+def text_of(tokens: np.ndarray) -> str:
+    return MAZE.board(0).text(tokens.reshape(1, -1))
 
 
 @pytest.fixture
@@ -23,7 +28,7 @@ def questions(maze: Any) -> list[str]:
 
 
 def row(question: str) -> str:
-    answer = tokens_to_text(solve(text_to_tokens([question]))[0][0])
+    answer = text_of(solve(text_to_tokens([question]))[0][0])
     return f"made,{question},{answer},{answer.count('o') + 2}"
 
 
@@ -37,14 +42,14 @@ def test_a_folder_becomes_the_published_format(maze: Any, questions: list[str]):
     assert train.inputs.shape == train.labels.shape == (3, metadata.seq_len)
     assert train.inputs[0].tolist() == [3, 2, 2, 2, 1, 2, 1, 2, 1, 2, 1, 2, 2, 2, 2, 4]
     assert train.labels[0].tolist() == [3, 5, 2, 2, 1, 5, 1, 2, 1, 5, 1, 2, 2, 5, 5, 4]
-    assert [tokens_to_text(inputs) for inputs in train.inputs] == questions[:3]
+    assert [text_of(inputs) for inputs in train.inputs] == questions[:3]
     assert train.fields["actions"].dtype == np.uint8
     assert train.fields["actions"][0].tolist() == [3, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 3, 3, 0]
     assert train.puzzle_identifiers.tolist() == [0] * 3
     assert train.group_indices.tolist() == train.puzzle_indices.tolist() == [0, 1, 2, 3]
     assert json.loads((maze.output / "identifiers.json").read_text()) == ["<blank>"]
     _, test = maze.arrays("test")
-    assert [tokens_to_text(labels) for labels in test.labels] == [maze.test[0].split(",")[2]]
+    assert [text_of(labels) for labels in test.labels] == [maze.test[0].split(",")[2]]
 
 
 def test_views_turn_inputs_and_labels_together_and_train_only(maze: Any, questions: list[str]):
@@ -58,7 +63,7 @@ def test_views_turn_inputs_and_labels_together_and_train_only(maze: Any, questio
     assert shortest.all()
     for number, question in enumerate(questions[:3]):
         group = slice(8 * number, 8 * number + 8)
-        assert tokens_to_text(train.inputs[8 * number]) == question
+        assert text_of(train.inputs[8 * number]) == question
         assert len({inputs.tobytes() for inputs in train.inputs[group]}) == 8
         assert len(set(view_keys(np.asarray(train.inputs[group])))) == 1
         for view in range(8):
@@ -92,12 +97,12 @@ def test_training_mazes_that_are_views_of_test_mazes_are_dropped(
     maze: Any, questions: list[str], capsys: pytest.CaptureFixture[str], error_line: ErrorLine
 ):
     boards = all_views(text_to_tokens([questions[3]]))[[0, 3, 6]]
-    views = [tokens_to_text(board) for board in boards]
+    views = [text_of(board) for board in boards]
     maze.write([*map(row, views), *maze.train])
     assert maze() == 0
     assert "; 3 training rows dropped that are test rows too" in capsys.readouterr().out
     inputs = maze.arrays()[1].inputs
-    assert [tokens_to_text(tokens) for tokens in inputs] == questions[:3]
+    assert [text_of(tokens) for tokens in inputs] == questions[:3]
     maze.write(map(row, views))
     assert maze() == 3
     assert "train.csv: no maze is left of 3 rows, 3 dropped as in test" in error_line()

@@ -72,6 +72,7 @@ def test_fingerprint_and_manifest_cover_every_file(lazy_arc: Path, tmp_path: Pat
 
 
 TRAIN = "train/all__"
+PIXELS = {"num_classes": 256, "channels": 3, "unknown_label": 1, "derived": True}
 
 
 @pytest.mark.parametrize(
@@ -120,6 +121,9 @@ def test_labels_may_be_unknown(built: Path):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
+        ("fields", {"pixels": PIXELS | {"derived": False}}, "fields.pixels is LabelField"),
+        ("fields", {"pixels": PIXELS | {"num_classes": 10}}, "fields.pixels is LabelField"),
+        ("fields", {"colours": PIXELS}, "fields.colours is LabelField"),
         ("format", "lazy", "format is 'lazy', expected 'lazy_arc' or no such key"),
         ("format", 1, "format is 1"),
         ("vocab_size", 13, "vocab_size is 13, expected 12 in the format lazy_arc"),

@@ -7,15 +7,20 @@ import numpy as np
 import pytest
 
 from dataset.dihedral import view_keys
+from dataset.kinds.maze import MAZE
 from dataset.maze import kernels as maze_kernels
 from dataset.maze.generator import generate_mazes
 from dataset.maze.kernels import find_maze
-from dataset.maze.rules import are_mazes, solve, tokens_to_text
+from dataset.maze.rules import are_mazes, solve
 from dataset.sources import gathered
 from runtime.streams import Stream
 
 LOWEST, SPAN = np.uint64(round(0.3 * 2**32)), np.uint64(round(0.2 * 2**32))
 FIRST_MAZE = " #G   # # #  # #  ###    S      # # "
+
+
+def text_of(tokens: np.ndarray) -> str:
+    return MAZE.board(0).text(tokens.reshape(1, -1))
 
 
 def generate(num_mazes: int, **changes: Any) -> tuple[np.ndarray, int]:
@@ -46,10 +51,10 @@ def test_mazes_depend_on_seed_and_stream_alone():
     assert generate(15)[0].tolist() == mazes[:15].tolist()
     again, tried = generate(40, workers=3)
     assert (again.tolist(), tried) == (mazes.tolist(), attempts)
-    texts = {tokens_to_text(maze) for maze in mazes}
+    texts = {text_of(maze) for maze in mazes}
     for other, _ in (generate(40, seed=1), generate(40, stream=Stream.NEW_TEST)):
-        assert not texts & {tokens_to_text(maze) for maze in other}
-    assert tokens_to_text(generate(1, size=6, min_length=9)[0][0]) == FIRST_MAZE
+        assert not texts & {text_of(maze) for maze in other}
+    assert text_of(generate(1, size=6, min_length=9)[0][0]) == FIRST_MAZE
 
 
 def test_no_maze_is_a_view_of_another():
