@@ -59,8 +59,8 @@ class SudokuBuild(PuzzleBuild):
         "--min-clues": {
             "type": integer(1),
             "metavar": "LOW",
-            "help": "fewest clues of generated puzzles (default: 5 at size 4, 12 at 6, 30 at 9; any"
-            " with --min-difficulty)",
+            "help": "fewest clues of generated puzzles without --min-difficulty (default: 5 at size"
+            " 4, 12 at 6, 30 at 9)",
         },
         "--max-clues": {
             "type": integer(1),
@@ -71,9 +71,11 @@ class SudokuBuild(PuzzleBuild):
 
     @staticmethod
     def complete(parser: Parser, options: Namespace) -> None:
+        is_asked = options.min_clues is not None or options.max_clues is not None
+        if is_asked and (options.source != "generate" or options.min_difficulty):
+            without = "--source generate without --min-difficulty"
+            parser.error(f"--min-clues and --max-clues are for {without}")
         if options.source != "generate":
-            if options.min_clues is not None or options.max_clues is not None:
-                parser.error("--min-clues and --max-clues are for --source generate")
             return
         fewest, most = _FEWEST_CLUES[options.size], options.size**2 - 1
         low, high = (fewest, most) if options.min_difficulty else _DEFAULT_CLUES[options.size]

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -37,12 +38,10 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
     accepted = f"{low} or more" if high is None else f"{low} to {high}"
 
     def parse(text: str) -> int:
-        if not re.fullmatch(r"-?[0-9]{1,20}", text, re.ASCII):
-            raise argparse.ArgumentTypeError(f"{text!r} is no integer; accepted: {accepted}")
-        value = int(text)
-        if value < low or (high is not None and value > high):
-            raise argparse.ArgumentTypeError(f"{value}; accepted: {accepted}")
-        return value
+        is_integer = re.fullmatch(r"-?[0-9]{1,20}", text, re.ASCII)
+        if not is_integer or not low <= int(text) <= (math.inf if high is None else high):
+            raise argparse.ArgumentTypeError(f"{text!r}; accepted: an integer, {accepted}")
+        return int(text)
 
     return parse
 

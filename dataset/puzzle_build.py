@@ -24,6 +24,7 @@ from runtime.progress import bar
 from runtime.streams import Stream
 
 _DEFAULT_COUNT = 1000  # of generated training and test puzzles
+_ROWS_AT_A_TIME = 16_384
 
 FoundPuzzles = tuple[dict[str, Puzzles], dict[str, str], dict[str, dict[str, Any]]]
 """Puzzles by split, sha256 by name of each file they are from, and counts by split."""
@@ -271,8 +272,11 @@ class PuzzleBuild(ABC):
 
     def read(self, path: Path) -> Puzzles:
         """Read and check a CSV file; raise DatasetError with the file and the line."""
-        batches = sources.read_batches(path, self.size, needs_rating=self.needs_rating)
-        parts = [self.checked(batch, path) for batch in batches]
+        rows, parts = sources.read_rows(path, self.size, needs_rating=self.needs_rating), []
+        while some := list(islice(rows, _ROWS_AT_A_TIME)):
+            parts.append(self.checked(some, path))
+        if not parts:
+            raise DatasetError(f"{path}: there is no puzzle below the header")
         return Puzzles(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _summary(self, counts: dict[str, dict[str, Any]]) -> str:

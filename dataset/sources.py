@@ -26,7 +26,6 @@ from runtime.text import many
 
 CSV_COLUMNS = ["source", "question", "answer", "rating"]
 
-_ROWS_PER_BATCH = 16_384
 _MAX_LINE = 2**18
 _MAX_CHARACTERS = 2**32  # Of a file: six times those of Sudoku-Extreme.
 
@@ -110,36 +109,21 @@ class CsvRow(NamedTuple):
     rating: int | None
 
 
-def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[CsvRow]]:
-    """Read a CSV file, gzipped if its name ends in .gz, in lists of rows; empty lines are skipped.
-
-    All rows before one that is wrong are yielded first: the caller that checks what is in them then
-    names the first bad row of the file.
+def read_rows(path: Path, size: int, *, needs_rating: bool) -> Iterator[CsvRow]:
+    """Yield the rows of a CSV file, gzipped if its name ends in .gz; empty lines are skipped.
 
     Args:
         size: rows of the grid, so that question and answer have size * size characters.
     Raises:
-        DatasetError: the file cannot be read, is larger than 4 GiB when unpacked, has no header or
-            no puzzle, or a row has other fields. The message names the file and the line.
+        DatasetError: the file cannot be read, is larger than 4 GiB when unpacked, has no header, or
+            a row has other fields. The message names the file and the line.
     """
-    pending: list[CsvRow] = []
-    found_any = False
     for line, row in _rows(path):
-        problem = _field_problem(row, size, needs_rating)
-        if problem is None:
-            _, question, answer, rating = row
-            number = int(rating.strip()) if rating.strip() else None
-            pending.append(CsvRow(line, question, answer, number))
-            found_any = True
-        if pending and (problem is not None or len(pending) == _ROWS_PER_BATCH):
-            yield pending
-            pending = []
-        if problem is not None:
+        if problem := _field_problem(row, size, needs_rating):
             raise DatasetError(f"{path}: row {line}: {problem}")
-    if pending:
-        yield pending
-    if not found_any:
-        raise DatasetError(f"{path}: there is no puzzle below the header")
+        _, question, answer, rating = row
+        number = int(rating.strip()) if rating.strip() else None
+        yield CsvRow(line, question, answer, number)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -11,8 +11,7 @@ from dataset.arc.tasks import Task, crop_grids, encode_canvas, parse_task
 from dataset.dihedral import INVERSE_VIEWS, dihedral_view
 from dataset.format.files import read_json
 from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_PALETTE, ARC_VOCAB_SIZE
-from dataset.kinds.base import Kind, Puzzle, Verdict
-from dataset.kinds.board import BoardLook, colour_tokens
+from dataset.kinds.base import BoardLook, Kind, Puzzle, Verdict, colour_tokens
 from runtime.errors import DatasetError
 from runtime.text import many
 

@@ -6,8 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from dataset.kinds.base import DihedralViews, Kind, Puzzle, Verdict, Views, not_so
-from dataset.kinds.board import BoardLook, TokenLook
+from dataset.kinds.base import (
+    BoardLook,
+    DihedralViews,
+    Kind,
+    Puzzle,
+    TokenLook,
+    Verdict,
+    Views,
+    not_so,
+)
 from dataset.maze import rules as maze
 from runtime.streams import Stream
 from runtime.text import many

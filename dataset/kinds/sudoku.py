@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dataset.kinds.base import Kind, Puzzle, Verdict, Views, not_so
-from dataset.kinds.board import BoardLook, TokenLook
+from dataset.kinds.base import BoardLook, Kind, Puzzle, TokenLook, Verdict, Views, not_so
 from dataset.sudoku import rules as sudoku
 from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.streams import Stream

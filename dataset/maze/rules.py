@@ -84,10 +84,7 @@ def path_lengths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.
     """Count the moves of valid predictions (see `check_paths`) and of a shortest path: int64 [N]
     each, -1 if invalid.
     """
-    mazes, size = _checked(inputs)
-    drawn = np.where((preds >= WALL) & (preds <= PATH), preds, 0).astype(np.uint8)
-    moves, least_moves = (np.empty(len(mazes), dtype=np.int64) for _ in range(2))
-    _kernels().check_mazes(mazes, drawn, size, moves, least_moves)
+    moves, least_moves, _ = _measured(inputs, preds)
     return moves, least_moves
 
 
@@ -100,12 +97,19 @@ def path_actions(labels: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: a row has no valid path; it names the first.
     """
-    _, size = _checked(np.where(labels == PATH, FREE, labels))
-    actions = np.zeros(labels.shape, dtype=np.uint8)
-    bad = _kernels().path_moves(np.ascontiguousarray(labels, dtype=np.uint8), size, actions)
-    if bad < len(labels):
-        raise ValueError(f"label {bad} draws no path from S to G")
+    moves, _, actions = _measured(np.where(labels == PATH, FREE, labels), labels)
+    if (moves < 0).any():
+        raise ValueError(f"label {int(moves.argmin())} draws no path from S to G")
     return actions
+
+
+def _measured(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    mazes, size = _checked(inputs)
+    drawn = np.where((preds >= WALL) & (preds <= PATH), preds, 0).astype(np.uint8)
+    moves, least_moves = np.empty((2, len(mazes)), dtype=np.int64)
+    actions = np.zeros_like(drawn)
+    _kernels().check_mazes(mazes, drawn, size, moves, least_moves, actions)
+    return moves, least_moves, actions
 
 
 def maze_pixels(labels: np.ndarray) -> np.ndarray:

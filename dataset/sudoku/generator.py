@@ -9,7 +9,6 @@ Sizes 4 and 6 have only 2 and 49 solutions that are no images of each other, so 
 puzzle that is an image of an earlier puzzle (`puzzle_key`).
 """
 
-import functools
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dataset.sources import GeneratedPuzzle
-from dataset.sudoku.kernels import draw_puzzle, puzzle_key, solution_key
+from dataset.sudoku.kernels import draw_puzzle, solution_key
 from dataset.sudoku.rules import layout_of
 from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.errors import ConfigError
@@ -42,7 +41,7 @@ def generate_puzzles(
 
     With `min_rating` 0 the number of clues is drawn uniformly and they are removed at random until
     so many are left. Attempts that cannot get there are given up: half of them at 24 clues of a 9x9
-    puzzle, nearly all below 22. Otherwise a search around minimal puzzles looks for the rating.
+    puzzle, nearly all below 22. Otherwise a search among minimal puzzles looks for the rating.
 
     Args:
         min_rating: backtracks of our solver, see `dataset.sudoku.rules.solve`.
@@ -70,14 +69,22 @@ def generate_puzzles(
     )
 
 
-def image_key(question: np.ndarray, answer: np.ndarray, size: int) -> int:
+def image_key(question: np.ndarray, answer: np.ndarray, size: int) -> Any:
     """Return what a puzzle, int64 [cells] digits each, shares with those that repeat it."""
-    return solution_key(answer) if size == 9 else puzzle_key(question, _sources(size))
+    return solution_key(answer) if size == 9 else puzzle_key(question, size)
 
 
-@functools.cache
-def _sources(size: int) -> np.ndarray:
-    return sudoku_symmetries(size).cells()
+def puzzle_key(digits: np.ndarray, size: int) -> bytes:
+    """Return what all symmetric images of a puzzle, [cells] digits, share, and no other puzzle has:
+    the least of them, digits being renamed in the order in which they appear.
+    """
+    images = digits[sudoku_symmetries(size).cells()]
+    # [moves, digits]: where each digit appears first, or behind all; 0 keeps its name.
+    seen = images[:, :, None] == np.arange(size + 1)
+    first = np.where(seen.any(axis=1), seen.argmax(axis=1), size * size)
+    first[:, 0] = -1
+    names = first.argsort(axis=1).argsort(axis=1).astype(np.uint8)
+    return min(map(bytes, np.take_along_axis(names, images, 1)))
 
 
 def _attempt_states(seed: int, stream: Stream) -> Iterator[np.ndarray]:
