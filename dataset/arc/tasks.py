@@ -105,16 +105,14 @@ def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
 
     Without solutions the test outputs are those in the first file, and elsewhere not known.
     """
-    path = Path(f"{prefix}_{subset}_challenges.json")
-    challenges, digest = _read_json(path)
-    digests, solutions, files = {path.as_posix(): digest}, None, {path: challenges}
-    solved = Path(f"{prefix}_{subset}_solutions.json")
-    if solved.exists():
-        solutions, digests[solved.as_posix()] = _read_json(solved)
-        files[solved] = solutions
-    for file, content in files.items():
-        if not isinstance(content, dict) or not challenges:
+    path, solved = (Path(f"{prefix}_{subset}_{name}.json") for name in ("challenges", "solutions"))
+    digests, contents = dict[str, str](), dict[Path, Any]()
+    for file in (path, solved) if os.path.exists(solved) else (path,):
+        content, digests[file.as_posix()] = _read_json(file)
+        if not isinstance(content, dict) or not (content or file is solved):
             raise DatasetError(f"{file}: expected an object of tasks by name, at least one")
+        contents[file] = content
+    challenges, solutions = contents[path], contents.get(solved)
     tasks = [
         parse_task(
             name, challenges[name], str(path), is_evaluation=is_evaluation, outputs_may_lack=True

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
-from typing import TypeVar
 
 import numpy as np
 
@@ -26,7 +25,8 @@ from runtime.errors import ConfigError
 from runtime.process import num_processors
 from runtime.streams import Stream, random_words
 
-_Result = TypeVar("_Result")
+Found = tuple[int, np.ndarray, bytes]
+"""The number of an attempt, its maze, and the maze's key."""
 
 _WALL_PROBABILITIES = 0.3, 0.5  # the lowest and the highest
 
@@ -78,10 +78,8 @@ def generate_mazes(
     )
 
 
-def _search(
-    seed: int, stream: Stream, size: int, min_length: int, block: int
-) -> list[tuple[int, np.ndarray, bytes]]:
-    """Return the mazes kept in a block of attempts: the attempt's number, maze and key."""
+def _search(seed: int, stream: Stream, size: int, min_length: int, block: int) -> list[Found]:
+    """Return the mazes kept in a block of attempts."""
     lowest, highest = (np.uint64(round(bound * 2**32)) for bound in _WALL_PROBABILITIES)
     states = random_words(seed, stream, (0, 0, block, 0), _ATTEMPTS_PER_BLOCK)
     maze, kept = np.zeros(size * size, dtype=np.uint8), dict[int, np.ndarray]()
@@ -95,7 +93,7 @@ def _search(
     return list(zip(kept, kept.values(), keys, strict=True))
 
 
-def _in_order(search: Callable[[int], _Result], workers: int) -> Iterator[_Result]:
+def _in_order(search: Callable[[int], list[Found]], workers: int) -> Iterator[list[Found]]:
     """Yield search(0), search(1), ... without end, made by threads a few ahead."""
     with ThreadPoolExecutor(workers) as pool:
         ahead = deque(pool.submit(search, block) for block in range(2 * workers))

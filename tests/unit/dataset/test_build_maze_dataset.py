@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dataset.build_maze_dataset import MazeBuild
-from dataset.dihedral import all_views, dihedral_view, view_keys
+from dataset.dihedral import dihedral_view, view_keys
 from dataset.kinds.maze import MAZE
 from dataset.maze import generator
 from dataset.maze.rules import check_paths, path_actions, solve, text_to_tokens
@@ -91,21 +91,6 @@ def test_pixels_are_the_answers_colours_and_change_no_other_array(maze: Any):
     differing = {name for name in coloured if plain.get(name) != coloured[name]}
     names = ("train/dataset.json", "test/dataset.json", "train/all__pixels.npy")
     assert differing == {"manifest.json", "test/all__pixels.npy", *names}
-
-
-def test_training_mazes_that_are_views_of_test_mazes_are_dropped(
-    maze: Any, questions: list[str], capsys: pytest.CaptureFixture[str], error_line: ErrorLine
-):
-    boards = all_views(text_to_tokens([questions[3]]))[[0, 3, 6]]
-    views = [text_of(board) for board in boards]
-    maze.write([*map(row, views), *maze.train])
-    assert maze() == 0
-    assert "; 3 training rows dropped that are test rows too" in capsys.readouterr().out
-    inputs = maze.arrays()[1].inputs
-    assert [text_of(tokens) for tokens in inputs] == questions[:3]
-    maze.write(map(row, views))
-    assert maze() == 3
-    assert "train.csv: no maze is left of 3 rows, 3 dropped as in test" in error_line()
 
 
 def test_generated_sets(maze: Any):

@@ -42,12 +42,6 @@ def test_a_folder_becomes_the_published_format(sudoku: Any):
         assert written.dtype == (np.uint8 if name in ("inputs", "labels") else np.int32)
 
 
-def test_generated_training_puzzles_are_no_images_of_test_puzzles(sudoku: Any):
-    assert sudoku("--size=4", "--subsample-size=150", "--test-size=50", source="generate") == 0
-    boards = [b for split in ("train", "test") for b in sudoku.arrays(split)[1].inputs]
-    assert len({generator.puzzle_key(board - 1, 4) for board in boards}) == 200
-
-
 def test_min_difficulty_filters_both_files(sudoku: Any, error_line: ErrorLine):
     assert sudoku("--min-difficulty=13") == 3
     assert "left of 3 rows, 0 dropped as in test, 3 dropped as too easy: " in (line := error_line())

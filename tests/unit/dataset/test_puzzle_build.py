@@ -94,14 +94,16 @@ def test_gzip_byte_order_mark_crlf_quotes_and_empty_lines_are_read(builder: Any)
 def test_training_puzzles_that_are_test_puzzles_are_dropped_before_choosing(
     builder: Any, capsys: Capture, error_line: ErrorLine
 ):
-    number = len(builder.test)
-    builder.write([*builder.test, *builder.train])
+    number, again = len(builder.test), builder.test
+    if builder.kind.puzzle == "maze":  # Turned, it is the same maze.
+        again = ["made,#G #   S# #    #,#G # ooS# #    #,"]
+    builder.write([*again, *builder.train])
     assert builder("--subsample-size=3", "--test-size=1") == 0
     assert f"; {number} training rows dropped that are test rows too" in capsys.readouterr().out
     assert builder.arrays()[1].num_examples == 3
     counts = json.loads(builder.contents()["manifest.json"])["counts"]["train"]
     assert (counts["dropped_as_in_test"], counts["rows"]) == (number, 3 + number)
-    builder.write(builder.test)
+    builder.write(again)
     assert builder() == 3
     expected = f"no {builder.kind.puzzle} is left of {number} rows, {number} dropped as in test"
     assert f"{builder.folder / 'train.csv'}: {expected}" in error_line()
