@@ -11,6 +11,7 @@ from dataset.arc.augmentation import (
 )
 
 GRID = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.uint8)
+LEANING = GRID // 3 % 2
 COLOURS = np.array([0, 1, 9, 2, 8, 3, 7, 4, 6, 5], dtype=np.uint8)
 
 
@@ -82,7 +83,7 @@ def test_the_first_is_the_original_and_all_differ() -> None:
 SYMMETRIC = {
     "one cell": ([(np.array([[3]], np.uint8), np.array([[3]], np.uint8))], 9),
     "black": ([(np.zeros((3, 4), np.uint8), None)], 2),
-    "mirror images of each other": ([(GRID[:, ::-1] % 2, None), (GRID % 2, None)], 4 * 9),
+    "mirror images of each other": ([(LEANING[:, ::-1], None), (LEANING, None)], 4 * 9),
     "two colours": ([(np.eye(4, dtype=np.uint8) * 7, np.ones((2, 2), np.uint8) * 4)], 2 * 9 * 8),
 }
 
