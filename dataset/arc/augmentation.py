@@ -94,9 +94,9 @@ def draw_augmentations(task: str, pairs: Sequence[Pair], num_aug: int, seed: int
     drawn[1:, 1:] = _colour_orders()[orders]
     no_colours = bytes(range(ARC_NUM_COLOURS, 256))
     kept, seen = list[int](), set[object]()
-    for row, (view, *colours) in enumerate(drawn.tolist()):
-        table = bytes([0, *colours]) + no_colours
-        if (key := tuple(sorted(pair.translate(table) for pair in turned[view]))) not in seen:
+    for row, one in enumerate(map(bytes, drawn)):
+        table = b"\0" + one[1:] + no_colours
+        if (key := tuple(sorted(pair.translate(table) for pair in turned[one[0]]))) not in seen:
             seen.add(key)
             kept.append(row)
             if len(kept) > num_aug:
