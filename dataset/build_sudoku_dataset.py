@@ -18,12 +18,11 @@ import numpy as np
 
 from dataset import sources
 from dataset.command_line import Parser, integer
-from dataset.format.writing import write_puzzles
+from dataset.format.writing import Fields
 from dataset.puzzle_build import PuzzleBuild
 from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
 from dataset.sudoku.rules import EMPTY_MARKS, EMPTY_SAID, EMPTY_TOKEN, are_valid_solutions
 from dataset.sudoku.symmetries import augment_sudoku
-from runtime.streams import Stream
 
 _DEFAULT_CLUES = {4: (5, 10), 6: (12, 20), 9: (30, 40)}
 _FEWEST_CLUES = {4: 4, 6: 8, 9: 17}  # with fewer no puzzle has one solution; 9: arXiv:1201.0749
@@ -94,18 +93,15 @@ class SudokuBuild(PuzzleBuild):
     def views(self) -> int:
         return 1 + self.options.num_aug
 
-    def generate(self, stream: Stream, taken: set[Any]) -> Iterator[GeneratedPuzzle]:
+    def generate(self, **how: Any) -> Iterator[GeneratedPuzzle]:
         # Imported here because it loads the compiler: only who generates waits for it.
         from dataset.sudoku.generator import generate_puzzles
 
         return generate_puzzles(
-            seed=self.options.seed,
-            stream=stream,
-            size=self.size,
             min_clues=self.options.min_clues,
             max_clues=self.options.max_clues,
             min_rating=self.options.min_difficulty or 0,
-            taken=taken,
+            **how,
         )
 
     def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
@@ -143,18 +139,9 @@ class SudokuBuild(PuzzleBuild):
         clues = (puzzles.questions != 0).sum(axis=1)
         return {"mean_clues": clues.mean(), "mean_rating": puzzles.ratings.mean()}
 
-    def write(self, split_dir: Path, puzzles: Puzzles, views: int) -> None:
-        questions, answers = puzzles.questions + EMPTY_TOKEN, puzzles.answers + EMPTY_TOKEN
-        inputs, labels = augment_sudoku(questions, answers, views - 1, self.options.seed)
-        write_puzzles(
-            split_dir,
-            inputs,
-            labels,
-            vocab_size=self.size + EMPTY_TOKEN + 1,
-            views=views,
-            ratings=puzzles.ratings,
-            kind="sudoku",
-        )
+    def examples(self, puzzles: Puzzles, views: int) -> tuple[np.ndarray, np.ndarray, Fields]:
+        tokens = puzzles.questions + EMPTY_TOKEN, puzzles.answers + EMPTY_TOKEN
+        return *augment_sudoku(*tokens, views - 1, self.options.seed), {}
 
 
 def _digits(texts: list[str], size: int) -> np.ndarray:

@@ -17,7 +17,8 @@ from dataset import sources
 from dataset.command_line import SEED, Flags, Parser, given, integer, told
 from dataset.format.files import file_sha256, write_json
 from dataset.format.schema import BLANK_NAME, IDENTIFIERS_NAME
-from dataset.format.writing import atomic_build, write_manifest
+from dataset.format.writing import Fields, atomic_build, write_manifest, write_puzzles
+from dataset.kinds.base import kind_named
 from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
 from runtime.errors import DatasetError
 from runtime.progress import bar
@@ -63,11 +64,10 @@ class PuzzleBuild(ABC):
         """Examples that each training puzzle becomes."""
 
     @abstractmethod
-    def generate(self, stream: Stream, taken: set[Any]) -> Iterator[GeneratedPuzzle]:
-        """Yield puzzles made with random draws of `stream`.
+    def generate(self, **how: Any) -> Iterator[GeneratedPuzzle]:
+        """Yield new puzzles. `how` is the seed and the stream of their random draws, their size,
+        and `taken`, the keys of those so far, which are not made again; it grows.
 
-        Args:
-            taken: keys of the puzzles so far, which are not made again; grows.
         Raises:
             ConfigError: there are no more, or they are too hard to find.
         """
@@ -76,7 +76,8 @@ class PuzzleBuild(ABC):
         self, split: str, number: int, stream: Stream, taken: set[Any]
     ) -> tuple[Puzzles, int]:
         """Generate `number` puzzles for a split; return them and the attempts made."""
-        new = islice(self.generate(stream, taken), number)
+        how = {"seed": self.options.seed, "stream": stream, "size": self.size, "taken": taken}
+        new = islice(self.generate(**how), number)
         return sources.gathered(bar(new, f"generate {split}", f"{self.puzzle}s", total=number))
 
     @abstractmethod
@@ -104,8 +105,10 @@ class PuzzleBuild(ABC):
         """Return numbers by name that the manifest gives for a split, to three digits."""
 
     @abstractmethod
-    def write(self, split_dir: Path, puzzles: Puzzles, views: int) -> None:
-        """Write a split with `views` examples of each puzzle, the original first."""
+    def examples(self, puzzles: Puzzles, views: int) -> tuple[np.ndarray, np.ndarray, Fields]:
+        """Return `views` inputs and labels of each puzzle, uint8 [examples, cells] tokens, the
+        original first, and their further labels.
+        """
 
     @classmethod
     def main(cls, arguments: Sequence[str] | None = None) -> int:
@@ -192,7 +195,17 @@ class PuzzleBuild(ABC):
                 counts[split] |= {"puzzles": number, "examples": number * views}
                 for name, value in self.statistics(chosen).items():
                     counts[split][name] = round(float(value), 3)
-                self.write(directory / split, chosen, views)
+                inputs, labels, fields = self.examples(chosen, views)
+                write_puzzles(
+                    directory / split,
+                    inputs,
+                    labels,
+                    vocab_size=kind_named(self.kind).vocab_size(self.size),
+                    views=views,
+                    fields=fields,
+                    ratings=chosen.ratings,
+                    kind=self.kind,
+                )
             write_json(directory / IDENTIFIERS_NAME, [BLANK_NAME])
             command, seed = self.command(), self.options.seed
             write_manifest(directory, command=command, seed=seed, sources=files, counts=counts)

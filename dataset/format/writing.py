@@ -21,6 +21,8 @@ from runtime import files
 from runtime.errors import REFUSALS, ConfigError, DatasetError
 
 _IDS: dict[str, Any] = dict.fromkeys(("pad_id", "ignore_label_id", "blank_identifier_id"), 0)
+Fields = Mapping[str, tuple[LabelField, np.ndarray]]
+"""Further labels by name, as they are declared and uint8 [puzzles, seq_len, ...]."""
 _DTYPES = {"inputs": np.uint8, "labels": np.uint8, RATINGS: np.int64}
 
 
@@ -55,7 +57,7 @@ def write_puzzles(
     *,
     vocab_size: int,
     views: int = 1,
-    fields: Mapping[str, tuple[LabelField, np.ndarray]] | None = None,
+    fields: Fields | None = None,
     ratings: np.ndarray | None = None,
     kind: str | None = None,
 ) -> None:
@@ -64,7 +66,6 @@ def write_puzzles(
     Args:
         inputs, labels: integer [puzzles, seq_len]; 0 is padding, and ignored.
         views: puzzles of a group, which stand together, the original first.
-        fields: further labels by name, as they are declared and uint8 [puzzles, seq_len, ...].
         ratings: how hard each original is, integer [puzzles / views]; None: not known.
         kind: of the puzzles, a name of `dataset.kinds.KINDS`.
     """

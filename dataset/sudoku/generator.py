@@ -78,13 +78,13 @@ def puzzle_key(digits: np.ndarray, size: int) -> bytes:
     """Return what all symmetric images of a puzzle, [cells] digits, share, and no other puzzle has:
     the least of them, digits being renamed in the order in which they appear.
     """
-    images = digits[sudoku_symmetries(size).cells()]
-    # [moves, digits]: where each digit appears first, or behind all; 0 keeps its name.
-    seen = images[:, :, None] == np.arange(size + 1)
-    first = np.where(seen.any(axis=1), seen.argmax(axis=1), size * size)
-    first[:, 0] = -1
-    names = first.argsort(axis=1).argsort(axis=1).astype(np.uint8)
-    return min(map(bytes, np.take_along_axis(names, images, 1)))
+    images = digits.astype(np.uint8)[sudoku_symmetries(size).cells()]
+    # [digits, moves]: where each digit appears first, or behind all; 0 keeps its name.
+    seen = [images == digit for digit in range(size + 1)]
+    first = np.array([np.where(cells.any(1), cells.argmax(1), size * size) for cells in seen])
+    first[0] = -1
+    names = first.argsort(axis=0).argsort(axis=0).astype(np.uint8)
+    return min(map(bytes, np.take_along_axis(names.T, images, 1)))
 
 
 def _attempt_states(seed: int, stream: Stream) -> Iterator[np.ndarray]:

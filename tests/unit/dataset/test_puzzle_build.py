@@ -276,7 +276,7 @@ def test_a_failing_build_leaves_the_older_set(
     assert builder() == 0
     before = builder.contents()
     capsys.readouterr()
-    monkeypatch.setattr(builder.kind, "write", Mock(side_effect=error))
+    monkeypatch.setattr(builder.kind, "examples", Mock(side_effect=error))
     assert builder("--seed=1") == code
     assert str(error) in error_line()
     assert builder.contents() == before
