@@ -241,8 +241,9 @@ class Kind:
         """
         cells = text.replace("\n", "")
         tokens = {one.text: one.token for one in self.board(isqrt(len(cells))).tokens}
-        if unknown := [cell for cell in cells if cell not in tokens]:
-            raise ValueError(f"a cell is {unknown[0]!r}; accepted: {' '.join(tokens)}")
+        for number, cell in enumerate(cells, start=1):
+            if cell not in tokens:
+                raise ValueError(f"cell {number} is {cell!r}; accepted: {', '.join(tokens)}")
         return Puzzle(self, self.to_grid(np.array([tokens[cell] for cell in cells], np.uint8)))
 
     def example(self, size: int, seed: int) -> "Puzzle | None":

@@ -71,17 +71,11 @@ class MazeKind(Kind):
         rows = text.strip("\r\n").splitlines()
         size = max(len(rows), *map(len, rows)) if len(rows) > 1 else 0
         cells = "".join(row.ljust(size) for row in rows).replace(".", " ")
-        question = maze.text_to_tokens([cells])[0]
-        accepted = "'#' wall, ' ' or '.' free, 'S' start, 'G' goal"
-        unknown = np.flatnonzero((question == 0) | (question == maze.PATH))
-        if len(unknown):
-            at = int(unknown[0])
-            raise ValueError(f"cell {at + 1} is {cells[at]!r}; accepted: {accepted}")
-        grid = self.to_grid(question)
-        if not maze.are_mazes(question[None])[0]:
-            starts, goals = ((question == end).sum() for end in (maze.START, maze.GOAL))
-            raise ValueError(f"{starts} S and {goals} G; accepted: one of each")
-        return Puzzle(self, grid)
+        puzzle = super().parse(cells)
+        if not maze.are_mazes(puzzle.tokens[None])[0]:
+            accepted = "'#' walls, ' ' or '.' free cells, one 'S', one 'G', and no path"
+            raise ValueError(f"{cells.count('S')} S and {cells.count('G')} G; accepted: {accepted}")
+        return puzzle
 
     def example(self, size: int, seed: int) -> Puzzle:
         from dataset.maze.generator import generate_mazes
