@@ -5,8 +5,6 @@ from math import isqrt
 import numpy as np
 
 NUM_VIEWS = 8
-UPRIGHT_VIEWS = (0, 2, 4, 5)
-"""Those in which rows stay rows."""
 INVERSE_VIEWS = (0, 3, 2, 1, 4, 5, 6, 7)
 """`dihedral_view(dihedral_view(grid, v), INVERSE_VIEWS[v])` is the grid again."""
 

@@ -10,7 +10,7 @@ from math import factorial
 
 import numpy as np
 
-from dataset.dihedral import UPRIGHT_VIEWS, view_cells
+from dataset.dihedral import view_cells
 from dataset.kinds.base import Views
 from dataset.sudoku.rules import BOX_SHAPES, EMPTY_TOKEN, grid_size
 from runtime.progress import bar
@@ -71,9 +71,9 @@ class SudokuSymmetries(Views):
         if every_symmetry:
             cells = self.cells(moves % self.num_moves)
         else:
-            # Boxes of another width than height do not survive a quarter turn.
             turned = view_cells(self._size)
-            turned = turned if self._is_square else turned[list(UPRIGHT_VIEWS)]
+            if not self._is_square:  # Its boxes need views in which rows stay rows.
+                turned = turned[[0, 2, 4, 5]]
             cells = turned[moves % len(turned)]
         return cells.astype(np.int32), self.tokens[digits % len(self.tokens)].astype(np.int32)
 
