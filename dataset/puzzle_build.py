@@ -6,24 +6,26 @@ example and has the identifier 0. The same command gives the same bytes, whereve
 
 from abc import ABC, abstractmethod
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from dataset import sources
-from dataset.command_line import SEED, Flags, Parser, given, integer, run
+from dataset.command_line import SEED, Flags, Parser, given, integer, told
 from dataset.format.files import file_sha256, write_json
-from dataset.format.layout import BLANK_NAME, IDENTIFIERS_NAME
-from dataset.format.writing import atomic_build, write_manifest
-from dataset.sources import CsvRow, Puzzles
+from dataset.format.schema import BLANK_NAME, IDENTIFIERS_NAME
+from dataset.format.writing import Fields, atomic_build, write_manifest, write_puzzles
+from dataset.kinds.base import kind_named
+from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
 from runtime.errors import DatasetError
 from runtime.progress import bar
 from runtime.streams import Stream
 
 _DEFAULT_COUNT = 1000  # of generated training and test puzzles
-_ROWS_AT_A_TIME = 4096
+_ROWS_AT_A_TIME = 16_384
 
 FoundPuzzles = tuple[dict[str, Puzzles], dict[str, str], dict[str, dict[str, Any]]]
 """Puzzles by split, sha256 by name of each file they are from, and counts by split."""
@@ -62,17 +64,21 @@ class PuzzleBuild(ABC):
         """Examples that each training puzzle becomes."""
 
     @abstractmethod
-    def generate(
-        self, number: int, *, stream: Stream, taken: set[Any], advance: Callable[[int], object]
-    ) -> tuple[Puzzles, int]:
-        """Generate `number` puzzles with random draws of `stream`; return them and the attempts.
+    def generate(self, **how: Any) -> Iterator[GeneratedPuzzle]:
+        """Yield new puzzles. `how` is the seed and the stream of their random draws, their size,
+        and `taken`, the keys of those so far, which are not made again; it grows.
 
-        Args:
-            taken: keys of the puzzles so far, which are not made again; grows.
-            advance: called with the number of puzzles found since the last call.
         Raises:
-            NoPuzzleError: there are not as many, or they are too hard to find.
+            ConfigError: there are no more, or they are too hard to find.
         """
+
+    def generated(
+        self, split: str, number: int, stream: Stream, taken: set[Any]
+    ) -> tuple[Puzzles, int]:
+        """Generate `number` puzzles for a split; return them and the attempts made."""
+        how = {"seed": self.options.seed, "stream": stream, "size": self.size, "taken": taken}
+        new = islice(self.generate(**how), number)
+        return sources.gathered(bar(new, f"generate {split}", f"{self.puzzle}s", total=number))
 
     @abstractmethod
     def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
@@ -99,14 +105,16 @@ class PuzzleBuild(ABC):
         """Return numbers by name that the manifest gives for a split, to three digits."""
 
     @abstractmethod
-    def write(self, split_dir: Path, puzzles: Puzzles, views: int) -> None:
-        """Write a split with `views` examples of each puzzle, the original first."""
+    def examples(self, puzzles: Puzzles, views: int) -> tuple[np.ndarray, np.ndarray, Fields]:
+        """Return `views` inputs and labels of each puzzle, uint8 [examples, cells] tokens, the
+        original first, and their further labels.
+        """
 
     @classmethod
     def main(cls, arguments: Sequence[str] | None = None) -> int:
         """Build what the command line asks for; return the exit code."""
         build = cls.parse(arguments)
-        return run(build.build, build.options.output_dir)
+        return told(build.build)
 
     @classmethod
     def parse(cls, arguments: Sequence[str] | None = None) -> Self:
@@ -174,9 +182,9 @@ class PuzzleBuild(ABC):
         """Build the data set in `options.output_dir`; return a line that says what was written.
 
         Raises:
-            DatasetError: a source is malformed.
-            NoPuzzleError: not as many puzzles could be generated.
-            OSError: the folder cannot be written. It is always as it was then.
+            DatasetError: a source is malformed, or the disk full.
+            ConfigError: not as many puzzles could be generated, or the folder may not be written.
+                It is always as it was then.
         """
         source = None if self.options.source == "generate" else self._read()
         with atomic_build(self.options.output_dir) as directory:
@@ -187,7 +195,17 @@ class PuzzleBuild(ABC):
                 counts[split] |= {"puzzles": number, "examples": number * views}
                 for name, value in self.statistics(chosen).items():
                     counts[split][name] = round(float(value), 3)
-                self.write(directory / split, chosen, views)
+                inputs, labels, fields = self.examples(chosen, views)
+                write_puzzles(
+                    directory / split,
+                    inputs,
+                    labels,
+                    vocab_size=kind_named(self.kind).vocab_size(self.size),
+                    views=views,
+                    fields=fields,
+                    ratings=chosen.ratings,
+                    kind=self.kind,
+                )
             write_json(directory / IDENTIFIERS_NAME, [BLANK_NAME])
             command, seed = self.command(), self.options.seed
             write_manifest(directory, command=command, seed=seed, sources=files, counts=counts)
@@ -203,10 +221,7 @@ class PuzzleBuild(ABC):
         ):
             if number is None:
                 continue
-            with bar(None, f"generate {split}", f"{self.puzzle}s", total=number) as shown:
-                puzzles[split], attempts = self.generate(
-                    number, stream=stream, taken=taken, advance=shown.update
-                )
+            puzzles[split], attempts = self.generated(split, number, stream, taken)
             counts[split] = {"attempts": attempts}
         return puzzles, {}, counts
 
@@ -247,11 +262,12 @@ class PuzzleBuild(ABC):
         Raises:
             DatasetError: there are not as many.
         """
-        number, left = self.options.selection_size, dict[str, int]()
+        number, seed, left = self.options.selection_size, self.options.seed, dict[str, int]()
         taken = {key for puzzles in chosen.values() for key in self.image_keys(puzzles)}
         for split, puzzles in found.items():
             seen, rows = set(taken), list[int]()
-            for row, key in self._shuffled_keys(puzzles):
+            for row in sources.shuffled(len(puzzles.ratings), seed, Stream.SELECTION):
+                (key,) = self.image_keys(puzzles.rows(row[None]))
                 if key not in seen:
                     seen.add(key)
                     rows.append(row)
@@ -259,27 +275,21 @@ class PuzzleBuild(ABC):
                         return puzzles.rows(np.sort(rows)), split
             left[split] = len(rows)
         if generator := self.more_like(chosen["train"]):
-            with bar(None, "generate selection", f"{self.puzzle}s", total=number) as shown:
-                stream, advance = Stream.NEW_SELECTION, shown.update
-                new, _ = generator.generate(number, stream=stream, taken=taken, advance=advance)
-            return new, "generator"
+            stream = Stream.NEW_SELECTION
+            return generator.generated("selection", number, stream, taken)[0], "generator"
         raise DatasetError(
             f"--selection-size {number}: beside the {self.puzzle}s chosen and their images there"
             f" are {left['train']} for training and {left['test']} for the test; lower"
             " --test-size, --subsample-size or --selection-size"
         )
 
-    def _shuffled_keys(self, puzzles: Puzzles) -> Iterator[tuple[int, Any]]:
-        """Yield rows in random order, and their `image_keys`."""
-        order = sources.shuffled(len(puzzles.ratings), self.options.seed, Stream.SELECTION)
-        for first in range(0, len(order), _ROWS_AT_A_TIME):
-            some = order[first : first + _ROWS_AT_A_TIME]
-            yield from zip(some, self.image_keys(puzzles.rows(some)), strict=True)
-
     def read(self, path: Path) -> Puzzles:
         """Read and check a CSV file; raise DatasetError with the file and the line."""
-        batches = sources.read_batches(path, self.size, needs_rating=self.needs_rating)
-        parts = [self.checked(batch, path) for batch in batches]
+        rows, parts = sources.read_rows(path, self.size, needs_rating=self.needs_rating), []
+        while some := list(islice(rows, _ROWS_AT_A_TIME)):
+            parts.append(self.checked(some, path))
+        if not parts:
+            raise DatasetError(f"{path}: there is no puzzle below the header")
         return Puzzles(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _summary(self, counts: dict[str, dict[str, Any]]) -> str:
@@ -300,4 +310,4 @@ class PuzzleBuild(ABC):
                 parts.append(f"fewer {name} {many} than the {asked:,} asked for exist")
         if dropped := train.get("dropped_as_in_test"):
             parts.append(f"{dropped:,} training rows dropped that are test rows too")
-        return "; ".join(parts)
+        return "; ".join(parts) + "\n"

@@ -6,19 +6,19 @@ grids, one character per cell, row by row, in which spaces count.
 
 import contextlib
 import csv
-import errno
 import gzip
 import io
 import logging
+import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from runtime.errors import DatasetError
+from runtime.errors import REFUSALS, ConfigError, DatasetError
 from runtime.files import open_regular
 from runtime.progress import bar
 from runtime.streams import Stream, random_words
@@ -26,16 +26,8 @@ from runtime.text import many
 
 CSV_COLUMNS = ["source", "question", "answer", "rating"]
 
-# A folder that may not be written is the user's to change: a mistake, not a fault of the data.
-REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-_ROWS_PER_BATCH = 16_384
 _MAX_LINE = 2**18
 _MAX_CHARACTERS = 2**32  # Of a file: six times those of Sudoku-Extreme.
-
-
-class NoPuzzleError(ValueError):
-    """No further puzzle of the kind asked for could be generated."""
 
 
 class Puzzles(NamedTuple):
@@ -50,24 +42,38 @@ class Puzzles(NamedTuple):
         return Puzzles(self.questions[chosen], self.answers[chosen], self.ratings[chosen])
 
 
+class GeneratedPuzzle(NamedTuple):
+    """A new puzzle, uint8 [cells] each, its rating, and the attempts made for it and all before."""
+
+    question: np.ndarray
+    answer: np.ndarray
+    rating: int
+    attempts: int
+
+
+def gathered(made: Iterable[GeneratedPuzzle]) -> tuple[Puzzles, int]:
+    """Return new puzzles, one at least, and the attempts made for them."""
+    questions, answers, ratings, attempts = zip(*made, strict=True)
+    return Puzzles(*map(np.array, (questions, answers, ratings))), attempts[-1]
+
+
 def csv_paths(source: str, repository: str) -> dict[str, Path]:
     """Find train.csv and test.csv (or .csv.gz) in a folder, or of "hf" on the hub; by split.
 
     Raises:
         DatasetError: a file is missing or cannot be downloaded, or huggingface_hub is not there.
-        OSError: the cache cannot be written.
+        ConfigError: the cache may not be written.
     """
     if source == "hf":
         return _hub_paths(repository)
-    folder = Path(source)
-    if not folder.is_dir():
+    folder, paths = Path(source), dict[str, Path]()
+    if not os.path.isdir(folder):
         raise DatasetError(f"{folder}: no such folder (--source is hf, generate or a folder)")
-    paths = {split: folder / f"{split}.csv" for split in ("train", "test")}
-    for split, path in paths.items():
-        zipped = folder / f"{path.name}.gz"
-        if not path.exists() and not zipped.exists():
-            raise DatasetError(f"{path}: no such file, and no {zipped.name} either")
-        paths[split] = path if path.exists() else zipped
+    for split in ("train", "test"):
+        plain, zipped = folder / f"{split}.csv", folder / f"{split}.csv.gz"
+        paths[split] = plain if os.path.exists(plain) else zipped
+        if not os.path.exists(paths[split]):
+            raise DatasetError(f"{plain}: no such file, and no {zipped.name} either")
     return paths
 
 
@@ -86,7 +92,7 @@ def _hub_paths(repository: str) -> dict[str, Path]:
         except Exception as error:  # its own errors, its HTTP library's, and the system's
             if isinstance(error, OSError) and error.errno in REFUSALS:
                 said = f"the cache of downloads cannot be written: {error.strerror}"
-                raise OSError(error.errno, said, error.filename) from None
+                raise ConfigError(f"{error.filename}: {said}") from None
             reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
             problem = f"{split}.csv of {repository} cannot be downloaded ({reason})"
             raise DatasetError(f"{problem}; try again, {elsewhere}") from error
@@ -103,36 +109,21 @@ class CsvRow(NamedTuple):
     rating: int | None
 
 
-def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[CsvRow]]:
-    """Read a CSV file, gzipped if its name ends in .gz, in lists of rows; empty lines are skipped.
-
-    All rows before one that is wrong are yielded first: the caller that checks what is in them then
-    names the first bad row of the file.
+def read_rows(path: Path, size: int, *, needs_rating: bool) -> Iterator[CsvRow]:
+    """Yield the rows of a CSV file, gzipped if its name ends in .gz; empty lines are skipped.
 
     Args:
         size: rows of the grid, so that question and answer have size * size characters.
     Raises:
-        DatasetError: the file cannot be read, is larger than 4 GiB when unpacked, has no header or
-            no puzzle, or a row has other fields. The message names the file and the line.
+        DatasetError: the file cannot be read, is larger than 4 GiB when unpacked, has no header, or
+            a row has other fields. The message names the file and the line.
     """
-    pending: list[CsvRow] = []
-    found_any = False
     for line, row in _rows(path):
-        problem = _field_problem(row, size, needs_rating)
-        if problem is None:
-            _, question, answer, rating = row
-            number = int(rating.strip()) if rating.strip() else None
-            pending.append(CsvRow(line, question, answer, number))
-            found_any = True
-        if pending and (problem is not None or len(pending) == _ROWS_PER_BATCH):
-            yield pending
-            pending = []
-        if problem is not None:
+        if problem := _field_problem(row, size, needs_rating):
             raise DatasetError(f"{path}: row {line}: {problem}")
-    if pending:
-        yield pending
-    if not found_any:
-        raise DatasetError(f"{path}: there is no puzzle below the header")
+        _, question, answer, rating = row
+        number = int(rating.strip()) if rating.strip() else None
+        yield CsvRow(line, question, answer, number)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from dataset.format.files import read_json
-from dataset.format.layout import BLANK_NAME, IDENTIFIERS_NAME, METADATA_NAME
 from dataset.format.reading import load_metadata
-from dataset.format.schema import IGNORE_LABEL_ID
+from dataset.format.schema import BLANK_NAME, IDENTIFIERS_NAME, IGNORE_LABEL_ID, METADATA_NAME
 from dataset.kinds import KINDS
 from dataset.kinds.base import Kind, Puzzle, kind_named, kinds_with
 from models.config import DataFacts

@@ -69,7 +69,8 @@ class Seen(NamedTuple):
         """Return the puzzles [N, S] as they are seen."""
         if self.symmetries is None:
             return inputs
-        return self.symmetries.apply(self.views, inputs.astype(np.uint8)).astype(inputs.dtype)
+        (seen,) = self.symmetries.apply(self.views, inputs.astype(np.uint8))
+        return seen.astype(inputs.dtype)
 
     def tokens(self, seen: np.ndarray) -> np.ndarray:
         """Return tokens [N, S] that were answered as those of the puzzles; uint8 from views."""
@@ -82,5 +83,5 @@ class Seen(NamedTuple):
         if self.symmetries is None:
             return seen
         own = np.empty_like(seen)
-        np.put_along_axis(own, self.symmetries.sources(self.views), seen, 1)
+        np.put_along_axis(own, self.symmetries.moves(self.views)[0], seen, 1)
         return own

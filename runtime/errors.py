@@ -1,5 +1,6 @@
 """Errors that end a run, and the exit codes by which launchers and schedulers tell them apart."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,9 @@ EXIT_LOCKED = 6
 EXIT_RANK = 7
 EXIT_PREEMPTED = 75
 EXIT_INTERRUPTED = 130
+
+# A folder that may not be written is the user's to change: a mistake, not a fault of the data.
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class ConfigError(ValueError):

@@ -8,8 +8,7 @@ import numpy as np
 
 from apps.lattice.model import CONTRADICTION, DECIDED
 from apps.lattice.search import Round
-from dataset.kinds.base import Kind
-from dataset.kinds.board import BoardLook
+from dataset.kinds.base import BoardLook, Kind
 from dataset.kinds.sudoku import SUDOKU
 from runtime.text import many
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from apps.reports.drawing import Picture, mixed
-from dataset.kinds.base import Puzzle
-from dataset.kinds.board import BoardLook
+from dataset.kinds.base import BoardLook, Puzzle
 
 PAPER, INK, FAINT, LINES = "#ffffff", "#16202c", "#8a96a3", "#c5ccd4"
 RING = "#fefefe"  # Around wrong cells of coloured boards; not the paper: it stays light.

@@ -12,11 +12,10 @@ from apps.reports.boards import FAINT, draw_cells, panel_of, with_ends
 from apps.reports.html import Cell, details, figure, intro, percent, table, text, words
 from apps.reports.reading import Run, read_without_links
 from apps.reports.values import parsed
-from dataset.format.layout import TEST_PUZZLES_NAME
-from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_SIDE
+from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_SIDE, TEST_PUZZLES_NAME
 from dataset.kinds import KINDS
 from dataset.kinds.arc import ARC
-from dataset.kinds.board import BoardLook, plain_colours
+from dataset.kinds.base import BoardLook, plain_colours
 from evaluation.values import at, items, listed, number
 
 _CELL = 20  # Pixels of a cell, before the page makes it as large as its place.

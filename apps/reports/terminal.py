@@ -7,7 +7,7 @@ from itertools import zip_longest
 import numpy as np
 
 from apps.reports.boards import Board, Panel, panels_of
-from dataset.kinds.board import BoardLook
+from dataset.kinds.base import BoardLook
 
 Block = tuple[str, list[str]]
 """A title, which may be empty, and lines of equal length."""

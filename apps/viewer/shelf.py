@@ -23,10 +23,9 @@ from apps.reports.reading import rows_of
 from apps.reports.status import modified
 from dataset.arc.augmentation import parse_identifier
 from dataset.arc.tasks import crop_grids
-from dataset.format.layout import METADATA_NAME
+from dataset.format.schema import METADATA_NAME
 from dataset.kinds.arc import ARC
-from dataset.kinds.base import Kind, Puzzle
-from dataset.kinds.board import BoardLook
+from dataset.kinds.base import BoardLook, Kind, Puzzle
 from dataset.kinds.sudoku import SUDOKU
 from evaluation.puzzles import identifiers_of, kind_of_data, puzzles_of
 from evaluation.values import at as value_at

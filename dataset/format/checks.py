@@ -1,7 +1,7 @@
 """What must hold of a set's arrays, so that whoever reads them need not look again."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,70 +15,63 @@ _COLOUR_BITS = sum(1 << colour for colour in range(1, 10))
 _VALUES_PER_CHECK = 2**22
 
 
-def check_set(
-    arrays: PuzzleSet,
-    metadata: PuzzleDatasetMetadata,
-    paths: Mapping[str, Path],
-    *,
-    check_values: bool,
+def check_shapes(
+    arrays: Mapping[str, np.ndarray], metadata: PuzzleDatasetMetadata, paths: Mapping[str, Path]
 ) -> None:
-    """Check shapes, offsets and identifiers of integers; with `check_values` all tokens and labels.
+    """Check the shapes of a set's arrays, and the dtypes that are not free.
+
+    Raises:
+        DatasetError: the first thing that is wrong, with the file of `paths`.
+    """
+    sizes = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
+    rows, puzzles = [sizes["inputs"], metadata.seq_len], sizes["puzzle_identifiers"]
+    groups = max(1, sizes["group_indices"]) - 1
+    expected = {"inputs": rows, "labels": rows, "puzzle_identifiers": [puzzles]}
+    expected |= {"puzzle_indices": [puzzles + 1], "group_indices": [groups + 1]}
+    expected |= {"source_indices": [groups + 1], schema.RATINGS: [groups]}
+    for name, declared in metadata.fields.items():
+        expected[name] = [*rows, declared.channels] if declared.channels else rows
+    narrow = {*metadata.fields, *(("inputs", "labels") if metadata.format else ())}
+    for name, array in arrays.items():
+        if list(array.shape) != expected[name]:
+            found = f"shape {list(array.shape)}, expected {expected[name]}"
+            raise DatasetError(f"{paths[name]}: {found}")
+        if name in narrow and array.dtype != np.uint8:
+            raise DatasetError(f"{paths[name]}: dtype {array.dtype}, expected uint8")
+
+
+def check_set(
+    arrays: PuzzleSet, metadata: PuzzleDatasetMetadata, paths: Mapping[str, Path]
+) -> None:
+    """Check offsets and identifiers of arrays that have the right shapes.
 
     Raises:
         DatasetError: the first thing that is wrong, with the file of `paths`, row and value.
     """
-    for name, path in paths.items():
-        num_dims = 2 if name in ("inputs", "labels") else 1
-        if name not in arrays.fields and getattr(arrays, name).ndim != num_dims:
-            shape = list(getattr(arrays, name).shape)
-            raise DatasetError(f"{path}: shape {shape}, expected {num_dims} dimension(s)")
-    shape, of_labels = list(arrays.inputs.shape), list(arrays.labels.shape)
-    if shape[1] != metadata.seq_len:
-        cells = f"{shape[1]} cells a row, but seq_len is {metadata.seq_len}"
-        raise DatasetError(f"{paths['inputs']}: {cells}")
-    if of_labels != shape:
-        raise DatasetError(f"{paths['labels']}: shape {of_labels}, but inputs have {shape}")
-    _check_offsets(paths, arrays, "puzzle_indices", arrays.num_examples, arrays.num_puzzles)
-    _check_offsets(paths, arrays, "group_indices", arrays.num_puzzles, None)
-    if arrays.ratings is not None and len(arrays.ratings) != arrays.num_groups:
-        found = f"{len(arrays.ratings)} ratings for {arrays.num_groups} groups"
-        raise DatasetError(f"{paths[schema.RATINGS]}: {found}")
+    _check_offsets(paths, arrays, "puzzle_indices", arrays.num_examples)
+    _check_offsets(paths, arrays, "group_indices", arrays.num_puzzles)
     identifiers, path = arrays.puzzle_identifiers[:, None], paths["puzzle_identifiers"]
     _check_range(identifiers, metadata.num_puzzle_identifiers, None, path, "identifier")
     if isinstance(arrays, LazyArcSet):
         _check_sources(arrays, paths)
-        if check_values:
-            _check_canvases(arrays.inputs, paths["inputs"], may_be_empty=False)
-            _check_canvases(arrays.labels, paths["labels"], may_be_empty=True)
-    elif check_values:
-        vocab_size, ignored = metadata.vocab_size, metadata.ignore_label_id
-        _check_range(arrays.inputs, vocab_size, None, paths["inputs"], "token")
-        _check_range(arrays.labels, vocab_size, ignored, paths["labels"], "label")
 
 
-def check_fields(
-    arrays: PuzzleSet,
-    metadata: PuzzleDatasetMetadata,
-    paths: Mapping[str, Path],
-    *,
-    check_values: Collection[str],
+def check_values(
+    arrays: PuzzleSet, metadata: PuzzleDatasetMetadata, paths: Mapping[str, Path]
 ) -> None:
-    """Check dtype and shape of the further labels, and every value of those in `check_values`.
-
-    Raises:
-        DatasetError: the first thing that is wrong, with the file of `paths`, the row and value.
+    """Check every token, every label, and every value of the fields that are open; raise as
+    `check_set`.
     """
+    if isinstance(arrays, LazyArcSet):
+        _check_canvases(arrays.inputs, paths["inputs"], may_be_empty=False)
+        _check_canvases(arrays.labels, paths["labels"], may_be_empty=True)
+        return
+    vocab_size, ignored = metadata.vocab_size, metadata.ignore_label_id
+    _check_range(arrays.inputs, vocab_size, None, paths["inputs"], "token")
+    _check_range(arrays.labels, vocab_size, ignored, paths["labels"], "label")
     for name, array in arrays.fields.items():
-        declared, path = metadata.fields[name], paths[name]
-        if array.dtype != np.uint8:
-            raise DatasetError(f"{path}: dtype {array.dtype}, expected uint8")
-        channels = [declared.channels] if declared.channels else []
-        expected = [arrays.num_examples, metadata.seq_len, *channels]
-        if list(array.shape) != expected:
-            raise DatasetError(f"{path}: shape {list(array.shape)}, expected {expected}")
-        if name in check_values:
-            rows = array.reshape(len(array), math.prod(array.shape[1:]))
-            _check_range(rows, declared.num_classes, None, path, "value")
+        rows = array.reshape(len(array), math.prod(array.shape[1:]))
+        _check_range(rows, metadata.fields[name].num_classes, None, paths[name], "value")
 
 
 def check_augmentations(rows: np.ndarray, count: int, path: Path) -> None:
@@ -87,14 +80,11 @@ def check_augmentations(rows: np.ndarray, count: int, path: Path) -> None:
         raise DatasetError(f"{path}: {rows.dtype} {list(rows.shape)}, expected uint8 {[count, 10]}")
     # Shifted by more than 15 a bit falls out of uint16: then one is missing too.
     bits = np.bitwise_or.reduce(np.left_shift(1, rows[:, 1:], dtype=np.uint16), axis=1)
-    for wrong, what, expected in (
-        (rows[:, 0] >= NUM_VIEWS, "view {0[0]}", f"0 to {NUM_VIEWS - 1}"),
-        (bits != _COLOUR_BITS, "colours {1}", "1 to 9 in any order"),
-    ):
-        if wrong.any():
-            row = int(wrong.argmax())
-            found = what.format(rows[row], rows[row, 1:].tolist())
-            raise DatasetError(f"{path}: {found} in row {row}, expected {expected}")
+    wrong = (rows[:, 0] >= NUM_VIEWS) | (bits != _COLOUR_BITS)
+    if wrong.any():
+        row = int(wrong.argmax())
+        expected = f"a view, 0 to {NUM_VIEWS - 1}, and the colours 1 to 9 in any order"
+        raise DatasetError(f"{path}: {rows[row].tolist()} in row {row}, expected {expected}")
 
 
 def check_totals(
@@ -119,11 +109,7 @@ def check_totals(
 
 
 def _check_sources(arrays: LazyArcSet, paths: Mapping[str, Path]) -> None:
-    for name in ("inputs", "labels"):
-        dtype = getattr(arrays, name).dtype
-        if dtype != np.uint8:
-            raise DatasetError(f"{paths[name]}: dtype {dtype}, expected uint8")
-    _check_offsets(paths, arrays, "source_indices", len(arrays.inputs), arrays.num_groups)
+    _check_offsets(paths, arrays, "source_indices", len(arrays.inputs))
     stored = np.repeat(np.diff(arrays.source_indices), np.diff(arrays.group_indices))
     sizes = np.diff(arrays.puzzle_indices)
     wrong = np.flatnonzero(sizes != stored)
@@ -154,23 +140,19 @@ def _check_canvases(rows: np.ndarray, path: Path, *, may_be_empty: bool) -> None
             raise DatasetError(f"{path}: row {start + int(wrong[0])} {what}")
 
 
-def _check_offsets(
-    paths: Mapping[str, Path], arrays: PuzzleSet, name: str, end: int, owners: int | None
-) -> None:
+def _check_offsets(paths: Mapping[str, Path], arrays: PuzzleSet, name: str, end: int) -> None:
     """Require offsets of each owner's first item, which end at the number of items."""
     offsets, problem = getattr(arrays, name), None
     # A puzzle without examples or a group without puzzles could not be drawn.
     falls = np.flatnonzero(offsets[1:] <= offsets[:-1])
-    if len(offsets) == 0 or offsets[0] != 0:
-        problem = f"start at 0, found {offsets[:1].tolist()}"
+    if offsets[0] != 0:
+        problem = f"start at 0, found {int(offsets[0])}"
     elif falls.size:
         row = int(falls[0])
         found = f"{int(offsets[row])} and then {int(offsets[row + 1])}"
         problem = f"ascend, found {found} at row {row + 1}"
     elif offsets[-1] != end:
         problem = f"end at {end}, found {int(offsets[-1])}"
-    elif owners is not None and len(offsets) != owners + 1:
-        problem = f"be {owners + 1}, found {len(offsets)}"
     if problem:
         raise DatasetError(f"{paths[name]}: offsets must {problem}")
 

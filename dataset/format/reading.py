@@ -8,12 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.format import layout
-from dataset.format.checks import check_augmentations, check_fields, check_set, check_totals
+from dataset.format import checks, schema
 from dataset.format.files import file_sha256, json_sha256, map_array, read_json_object
-from dataset.format.layout import METADATA_NAME, split_files
-from dataset.format.schema import LazyArcSet, PuzzleDatasetMetadata, PuzzleSet
-from runtime.errors import DatasetError
+from dataset.format.schema import METADATA_NAME, LazyArcSet, PuzzleDatasetMetadata, PuzzleSet
+from runtime.errors import DatasetError, disk_errors
 
 _MAX_UNPROVEN_IDENTIFIERS = 2**16
 _MANIFEST_KEYS = frozenset(("command", "seed", "sources", "counts", "files", "sha256"))
@@ -61,7 +59,7 @@ def load_split(
         name: _load_set(split_dir, name, metadata, stored, check_values=check_values)
         for name in metadata.sets
     }
-    check_totals(metadata, sets, path)
+    checks.check_totals(metadata, sets, path)
     _check_identifiers_file(split_dir, metadata)
     if check_values:
         _check_manifest(split_dir, metadata, stored)
@@ -76,23 +74,27 @@ def _load_set(
     *,
     check_values: bool,
 ) -> PuzzleSet:
-    paths = layout.array_paths(split_dir, set_name, metadata)
+    paths = metadata.array_paths(split_dir, set_name)
     arrays = {name: map_array(path) for name, path in paths.items()}
+    checks.check_shapes(arrays, metadata, paths)
     fields = {name: arrays.pop(name) for name in metadata.fields if name in arrays}
+    opened = {name: fields[name] for name in stored}
     for name in arrays.keys() - {"inputs", "labels"}:
         arrays[name] = np.array(arrays[name])
     if metadata.format is None:
-        loaded = PuzzleSet(**arrays, fields=fields)
-        check_set(loaded, metadata, paths, check_values=check_values)
-        check_fields(loaded, metadata, paths, check_values=stored if check_values else ())
-        return replace(loaded, fields={name: fields[name] for name in stored})
-    path = split_dir.parent / layout.AUGMENTATIONS_NAME
-    by_identifier = map_array(path)
-    check_augmentations(by_identifier, metadata.num_puzzle_identifiers, path)
-    lazy = LazyArcSet(**arrays, fields={}, augmentations=by_identifier[:0])
-    check_set(lazy, metadata, paths, check_values=check_values)
-    # One row for each puzzle: the identifiers of several folders are renumbered when they join.
-    return replace(lazy, augmentations=by_identifier[lazy.puzzle_identifiers])
+        loaded = PuzzleSet(**arrays, fields=opened)
+        checks.check_set(loaded, metadata, paths)
+    else:
+        path = split_dir.parent / schema.AUGMENTATIONS_NAME
+        by_identifier = map_array(path)
+        checks.check_augmentations(by_identifier, metadata.num_puzzle_identifiers, path)
+        loaded = LazyArcSet(**arrays, fields={}, augmentations=by_identifier[:0])
+        checks.check_set(loaded, metadata, paths)
+        # One row for each puzzle: the identifiers of several folders are renumbered when they join.
+        loaded = replace(loaded, augmentations=by_identifier[loaded.puzzle_identifiers])
+    if check_values:
+        checks.check_values(loaded, metadata, paths)
+    return loaded
 
 
 def fingerprint(split_dir: Path) -> str:
@@ -105,7 +107,7 @@ def fingerprint(split_dir: Path) -> str:
         DatasetError: a file is missing or unreadable; names it.
     """
     total = hashlib.sha256()
-    for path in split_files(split_dir, load_metadata(split_dir)):
+    for path in load_metadata(split_dir).files(split_dir):
         digest = file_sha256(path)
         if path.name == METADATA_NAME:
             values = read_json_object(path)
@@ -118,9 +120,10 @@ def fingerprint(split_dir: Path) -> str:
 def _check_manifest(
     split_dir: Path, metadata: PuzzleDatasetMetadata, label_fields: Collection[str]
 ) -> None:
-    path = split_dir.parent / layout.MANIFEST_NAME
-    if not path.exists():
-        return
+    path = split_dir.parent / schema.MANIFEST_NAME
+    with disk_errors(path, DatasetError):
+        if not path.exists():
+            return
     manifest = read_json_object(path)
     listed = manifest.get("files")
     if not isinstance(listed, dict):
@@ -129,9 +132,9 @@ def _check_manifest(
     own = manifest.pop("sha256", None)
     if not manifest.keys() <= _MANIFEST_KEYS or own not in (None, json_sha256(manifest)):
         raise DatasetError(f"{path}: is not what the build wrote; build the set again")
-    beside = (layout.IDENTIFIERS_NAME, layout.TEST_PUZZLES_NAME)
+    beside = (schema.IDENTIFIERS_NAME, schema.TEST_PUZZLES_NAME)
     named = [split_dir.parent / name for name in beside if name in listed]
-    for file in [*named, *split_files(split_dir, metadata, label_fields)]:
+    for file in [*named, *metadata.files(split_dir, label_fields)]:
         expected = listed.get(file.relative_to(split_dir.parent).as_posix())
         if expected is None:
             raise DatasetError(f"{path}: does not list {file}")
@@ -143,10 +146,12 @@ def _check_identifiers_file(split_dir: Path, metadata: PuzzleDatasetMetadata) ->
     """Require that the file of names, if any, is long enough for many identifiers: each will have a
     row in a model's table.
     """
-    number, names = metadata.num_puzzle_identifiers, split_dir.parent / layout.IDENTIFIERS_NAME
-    if number <= _MAX_UNPROVEN_IDENTIFIERS or not names.exists():
-        return
+    number, names = metadata.num_puzzle_identifiers, split_dir.parent / schema.IDENTIFIERS_NAME
+    with disk_errors(names, DatasetError):
+        if number <= _MAX_UNPROVEN_IDENTIFIERS or not names.exists():
+            return
+        size = names.stat().st_size
     # A list of n names is at least n times `"",` and one bracket.
-    if 3 * number + 1 > (size := names.stat().st_size):
+    if 3 * number + 1 > size:
         found = f"{number}, but {names} has only {size} bytes for their names"
         raise DatasetError(f"{split_dir / METADATA_NAME}: num_puzzle_identifiers is {found}")

@@ -1,21 +1,34 @@
-"""What `dataset.json` declares, and the arrays of a set."""
+"""The files of a built data set, as docs/data.md describes them: what `dataset.json` declares, and
+the arrays of a set.
+
+A group is one original puzzle with its augmentations, a puzzle is one augmentation of it, and a
+puzzle holds one or several examples. This is the published format of HRM (arXiv:2506.21734); on
+reading, any integer dtype is accepted, because published Sudoku sets hold int64.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from dataset.format.files import read_json_object
 from runtime.errors import DatasetError
 from runtime.text import quoted, shown
+
+MANIFEST_NAME = "manifest.json"
+AUGMENTATIONS_NAME = "augmentations.npy"
+METADATA_NAME = "dataset.json"
+IDENTIFIERS_NAME = "identifiers.json"
+BLANK_NAME = "<blank>"  # That of identifier 0.
+TEST_PUZZLES_NAME = "test_puzzles.json"
 
 IGNORE_LABEL_ID = -100
 """What a label equal to `ignore_label_id` becomes when it is read (torch's own `ignore_index`)."""
@@ -76,16 +89,10 @@ class LabelField:
     unknown_label: _Count | None = None
     derived: Annotated[bool, Field(strict=True)] = False
 
-    def to_json(self) -> dict[str, Any]:
-        """The value in dataset.json; what has its default is left out."""
-        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
-        return {name: value for name, (value, default) in values.items() if value != default}
-
 
 ARC_PIXELS_NAME = "pixels"
-ARC_PIXELS = LabelField(num_classes=256, channels=3, unknown_label=ARC_BORDER_TOKEN)
+ARC_PIXELS = LabelField(num_classes=256, channels=3, unknown_label=ARC_BORDER_TOKEN, derived=True)
 """Red, green and blue of the label's colour in the palette of ARC; unknown outside the grid."""
-_LAZY_ARC_PIXELS = replace(ARC_PIXELS, derived=True)
 
 
 @checked_dataclass(frozen=True)
@@ -153,19 +160,30 @@ class PuzzleDatasetMetadata:
         _require_below(f"{key}.unknown_label", declared.unknown_label or 0, self.vocab_size)
         if self.format is None and declared.derived:
             raise ValueError(f"{key} is derived, accepted only in the format {LAZY_ARC}")
-        if self.format == LAZY_ARC and (name, declared) != (ARC_PIXELS_NAME, _LAZY_ARC_PIXELS):
-            only = f"{ARC_PIXELS_NAME} {_LAZY_ARC_PIXELS.to_json()}"
-            found = f"{key} is {declared.to_json()}"
-            raise ValueError(f"{found}, but the format {LAZY_ARC} has only {only}")
+        if self.format == LAZY_ARC and (name, declared) != (ARC_PIXELS_NAME, ARC_PIXELS):
+            only = f"{ARC_PIXELS_NAME} {ARC_PIXELS}"
+            raise ValueError(f"{key} is {declared}, but the format {LAZY_ARC} has only {only}")
 
     def to_json(self) -> str:
         """The text of `dataset.json`, without what may be left out and is None or empty."""
-        values: dict[str, Any] = asdict(self)
-        values["fields"] = {name: declared.to_json() for name, declared in self.fields.items()}
-        for name in ("total_puzzles", "format", "fields", "ratings", "kind"):
-            if values[name] in (None, {}) or values[name] is False:  # 0 == False
-                del values[name]
+        values = TypeAdapter(PuzzleDatasetMetadata).dump_python(self, exclude_defaults=True)
         return json.dumps(values, indent=2) + "\n"
+
+    def array_paths(self, split_dir: Path, set_name: str) -> dict[str, Path]:
+        """Return the files of a set by the names of the arrays, its fields behind the others."""
+        names = [*(LAZY_ARC_FIELDS if self.format else SET_FIELDS)]
+        names += [RATINGS] if self.ratings else []
+        names += [name for name, declared in self.fields.items() if not declared.derived]
+        return {name: split_dir / f"{set_name}__{name}.npy" for name in names}
+
+    def files(self, split_dir: Path, label_fields: Collection[str] | None = None) -> list[Path]:
+        """Return the files of a split; of its further labels only those named (None: all)."""
+        files = [split_dir / METADATA_NAME]
+        for set_name in self.sets:
+            for name, path in self.array_paths(split_dir, set_name).items():
+                if label_fields is None or name not in self.fields or name in label_fields:
+                    files.append(path)
+        return [*files, split_dir.parent / AUGMENTATIONS_NAME] if self.format else files
 
     @classmethod
     def read(cls, path: Path) -> PuzzleDatasetMetadata:

@@ -8,14 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from dataset.format import layout
 from dataset.format.files import file_sha256, json_sha256, write_array, write_json
-from dataset.format.layout import METADATA_NAME
-from dataset.format.schema import RATINGS, LabelField, PuzzleDatasetMetadata, PuzzleSet
+from dataset.format.schema import (
+    MANIFEST_NAME,
+    METADATA_NAME,
+    RATINGS,
+    LabelField,
+    PuzzleDatasetMetadata,
+    PuzzleSet,
+)
 from runtime import files
-from runtime.errors import DatasetError
+from runtime.errors import REFUSALS, ConfigError, DatasetError
 
 _IDS: dict[str, Any] = dict.fromkeys(("pad_id", "ignore_label_id", "blank_identifier_id"), 0)
+Fields = Mapping[str, tuple[LabelField, np.ndarray]]
+"""Further labels by name, as they are declared and uint8 [puzzles, seq_len, ...]."""
 _DTYPES = {"inputs": np.uint8, "labels": np.uint8, RATINGS: np.int64}
 
 
@@ -33,7 +40,7 @@ def write_split(
     """
     split_dir.mkdir(parents=True, exist_ok=True)
     for name in metadata.sets:
-        for part, path in layout.array_paths(split_dir, name, metadata).items():
+        for part, path in metadata.array_paths(split_dir, name).items():
             field = sets[name].fields.get(part)
             if field is None:
                 write_array(path, getattr(sets[name], part), _DTYPES.get(part, np.int32))
@@ -50,7 +57,7 @@ def write_puzzles(
     *,
     vocab_size: int,
     views: int = 1,
-    fields: Mapping[str, tuple[LabelField, np.ndarray]] | None = None,
+    fields: Fields | None = None,
     ratings: np.ndarray | None = None,
     kind: str | None = None,
 ) -> None:
@@ -59,7 +66,6 @@ def write_puzzles(
     Args:
         inputs, labels: integer [puzzles, seq_len]; 0 is padding, and ignored.
         views: puzzles of a group, which stand together, the original first.
-        fields: further labels by name, as they are declared and uint8 [puzzles, seq_len, ...].
         ratings: how hard each original is, integer [puzzles / views]; None: not known.
         kind: of the puzzles, a name of `dataset.kinds.KINDS`.
     """
@@ -113,7 +119,7 @@ def write_manifest(
         "counts": dict(counts),
         "files": {path.relative_to(directory).as_posix(): file_sha256(path) for path in written},
     }
-    path = directory / layout.MANIFEST_NAME
+    path = directory / MANIFEST_NAME
     write_json(path, {**manifest, "sha256": json_sha256(manifest)})
 
 
@@ -126,21 +132,26 @@ def atomic_build(output_dir: Path) -> Iterator[Path]:
 
     Raises:
         DatasetError: `output_dir` is a file, or a folder that holds something else than a data set;
-            nothing is touched then.
+            nothing is touched then. Or the disk fails.
+        ConfigError: the folder may not be written.
     """
     output = Path(output_dir).resolve()
-    _require_replaceable(output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    files.clear_leftovers(output)
-    with files.locked_sibling(output) as temporary:
-        try:
-            yield temporary
-            files.fsync_tree(temporary)
-            _require_replaceable(output)
-            files.swap_into_place(temporary, output)
-        finally:
-            # Holds the half-built set after an error, the old set after an exchange, else nothing.
-            shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        _require_replaceable(output)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        files.clear_leftovers(output)
+        with files.locked_sibling(output) as temporary:
+            try:
+                yield temporary
+                files.fsync_tree(temporary)
+                _require_replaceable(output)
+                files.swap_into_place(temporary, output)
+            finally:
+                # Holds the half-built set after an error, the old set after an exchange, or none.
+                shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        kind = ConfigError if error.errno in REFUSALS else DatasetError
+        raise kind(f"{output_dir}: {error}") from error
 
 
 def _require_replaceable(output: Path) -> None:
@@ -148,6 +159,6 @@ def _require_replaceable(output: Path) -> None:
         return
     if not output.is_dir():
         raise DatasetError(f"{output}: exists and is not a folder")
-    marks = (f"train/{METADATA_NAME}", f"test/{METADATA_NAME}", layout.MANIFEST_NAME)
+    marks = (f"train/{METADATA_NAME}", f"test/{METADATA_NAME}", MANIFEST_NAME)
     if any(output.iterdir()) and not any((output / mark).is_file() for mark in marks):
         raise DatasetError(f"{output}: exists and is not a data set; refusing to replace it")

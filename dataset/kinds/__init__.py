@@ -131,6 +131,6 @@ for _name in ("sudoku", "maze", "arc"):
 FIELDS_WRITTEN_BY = {
     "actions": "dataset/build_maze_dataset.py writes it: build the set again",
     "pixels": "dataset/build_maze_dataset.py --pixels writes it, dataset/build_arc_dataset.py "
-    "declares it, with --materialize only when asked by --pixels: build the set again",
+    "without --materialize declares it: build the set again",
 }
 """How the label fields of our builders come into a data set, by their names."""

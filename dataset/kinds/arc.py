@@ -11,9 +11,7 @@ from dataset.arc.tasks import Task, crop_grids, encode_canvas, parse_task
 from dataset.dihedral import INVERSE_VIEWS, dihedral_view
 from dataset.format.files import read_json
 from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_PALETTE, ARC_VOCAB_SIZE
-from dataset.kinds.base import Kind, Puzzle, Verdict
-from dataset.kinds.board import BoardLook, colour_tokens
-from dataset.maze.rules import grid_size
+from dataset.kinds.base import BoardLook, Kind, Puzzle, Verdict, colour_tokens
 from runtime.errors import DatasetError
 from runtime.text import many
 
@@ -30,13 +28,6 @@ class ArcKind(Kind):
 
     def fits(self, seq_len: int, vocab_size: int) -> bool:
         return isqrt(seq_len) ** 2 == seq_len and vocab_size == ARC_VOCAB_SIZE
-
-    def to_grid(self, tokens: np.ndarray) -> np.ndarray:
-        size = grid_size(tokens.size)
-        if tokens.min() < 0 or tokens.max() >= ARC_VOCAB_SIZE:
-            found = f"tokens from {tokens.min()} to {tokens.max()}"
-            raise ValueError(f"{found}; accepted: 0 to {ARC_VOCAB_SIZE - 1}")
-        return tokens.reshape(size, size).astype(np.int8)
 
     def board(self, size: int) -> BoardLook:
         return BoardLook(tuple(colour_tokens(ARC_PALETTE, ARC_FIRST_COLOUR_TOKEN)), canvas=True)

@@ -5,17 +5,101 @@ tokens of its canvas, in which the grid of colours lies in a corner. Each kind i
 `dataset.kinds.KINDS` names.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isqrt
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dataset.dihedral import NUM_VIEWS, dihedral_view
+from dataset.dihedral import NUM_VIEWS, view_cells
+from dataset.format.schema import ARC_PALETTE
 from dataset.kinds import KINDS
-from dataset.kinds.board import BoardLook, plain_colours
 from runtime.text import many
+
+_COLOURS = (*ARC_PALETTE, "#9AA5B1", "#5B2C6F", "#117A65", "#7E5109", "#78281F", "#1B4F72")
+
+
+@dataclass(frozen=True)
+class TokenLook:
+    """How one token looks.
+
+    Attributes:
+        text: its character where a puzzle is written as text.
+        fill: colour of its cell, #RRGGBB; "": that of the paper.
+        letter: what is written on the filled cell.
+        style: its cell in a terminal, numbers of an ANSI escape; "": as `fill` is.
+        keys: keys that type it; the first stands for it in a typed puzzle.
+        once: it stands once on a board, and where the puzzle has it, whatever is answered.
+        drawn: models draw it: paler where they are less sure, and another colour where it is new.
+    """
+
+    token: int
+    name: str
+    text: str = "?"
+    fill: str = ""
+    letter: str = ""
+    style: str = ""
+    keys: tuple[str, ...] = ()
+    once: bool = False
+    drawn: bool = False
+
+
+@dataclass(frozen=True)
+class BoardLook:
+    """How the boards of one kind and size look; `dataclasses.asdict` makes JSON of it for a page.
+
+    Attributes:
+        tokens: those that are drawn, in the order of a keypad.
+        cells: "written": paper with the token's text, in colours that say what happened to it;
+            candidates stand small in the corners. "filled": in the token's colour, which may be
+            mixed with others. "coloured": in the token's colour alone, which means something: the
+            cell is smaller where a model is less sure.
+        open: the token of a cell that is to be answered.
+        box: rows and columns between thick lines.
+        canvas: the boards are canvases with smaller grids on them; input, answer and right answer
+            are shown side by side, and nothing is asked of what lies outside of the right one.
+        pen: the token that is drawn with the pointer; None: none.
+        hint: how a puzzle is typed, for people; "": it is not typed, but loaded from a file.
+    """
+
+    tokens: tuple[TokenLook, ...]
+    cells: Literal["written", "filled", "coloured"] = "coloured"
+    open: int = 0
+    box: tuple[int, int] | None = None
+    canvas: bool = False
+    pen: int | None = None
+    hint: str = ""
+
+    @cached_property
+    def _by_token(self) -> dict[int, TokenLook]:
+        return {each.token: each for each in self.tokens}
+
+    def __contains__(self, token: int) -> bool:
+        return token in self._by_token
+
+    def token(self, token: int) -> TokenLook:
+        """Return how a token looks, one that the kind does not have among them."""
+        return self._by_token.get(token) or TokenLook(token, f"token {token}")
+
+    def text(self, tokens: np.ndarray) -> str:
+        """Write a puzzle [h, w] as people type it: digits in one line, other cells in rows."""
+        rows = ("".join(self.token(token).text for token in row) for row in tokens.tolist())
+        return ("" if self.cells == "written" else "\n").join(rows)
+
+
+def plain_colours(vocab_size: int) -> BoardLook:
+    """Return a look for tokens of which nothing else is known: a colour each."""
+    return BoardLook(tuple(colour_tokens(_COLOURS[i % len(_COLOURS)] for i in range(vocab_size))))
+
+
+def colour_tokens(palette: Iterable[str], first: int = 0) -> list[TokenLook]:
+    """Return tokens from `first` on that are numbered colours; `.` is the text of colour 0."""
+    return [
+        TokenLook(first + number, str(number), str(number or ".")[-1], fill)
+        for number, fill in enumerate(palette)
+    ]
 
 
 class Verdict(NamedTuple):
@@ -53,11 +137,13 @@ class Views:
         """
         raise NotImplementedError
 
-    def apply(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
+    def apply(self, views: np.ndarray, *boards: np.ndarray) -> list[np.ndarray]:
         """Return each of the boards, uint8 [N, cells] tokens, in its view, int64 [N]."""
         cells, tokens = self.moves(views)
-        turned = np.take_along_axis(boards, cells, 1)
-        return turned if tokens is None else np.take_along_axis(tokens, turned, 1)
+        turned = [np.take_along_axis(each, cells, 1) for each in boards]
+        return (
+            turned if tokens is None else [np.take_along_axis(tokens, each, 1) for each in turned]
+        )
 
     def undo(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
         """Return the boards of which `apply` made these."""
@@ -68,10 +154,6 @@ class Views:
         np.put_along_axis(turned_back, cells, boards, 1)
         return turned_back
 
-    def sources(self, views: np.ndarray) -> np.ndarray:
-        """Return which cell of the board each cell of a view shows, int64 [N, cells]."""
-        return self.moves(views)[0]
-
 
 class DihedralViews(Views):
     """A square grid turned and mirrored."""
@@ -79,27 +161,16 @@ class DihedralViews(Views):
     number = NUM_VIEWS
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        self._cells = view_cells(size)
 
     def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        return turned_cells(views, self._size).astype(np.int64), None
+        return self._cells[views], None
 
     def turns(
         self, words: np.ndarray, vocab_size: int, *, every_symmetry: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        cells = turned_cells((words[0] >> np.uint64(1)).astype(np.int64), self._size)
+        cells = self._cells[(words[0] >> np.uint64(1)) % np.uint64(NUM_VIEWS)].astype(np.int32)
         return cells, np.tile(np.arange(vocab_size, dtype=np.int32), (len(cells), 1))
-
-
-def turned_cells(
-    moves: np.ndarray, size: int, views: Sequence[int] = range(NUM_VIEWS)
-) -> np.ndarray:
-    """Return for each cell of a turned grid the one that it was, int32 [N, cells]; a move, int64
-    [N], taken modulo the number of views, chooses a view.
-    """
-    grid = np.arange(size * size, dtype=np.int32).reshape(size, size)
-    cells = np.stack([dihedral_view(grid, view).ravel() for view in views])
-    return cells[moves % len(cells)]
 
 
 class Kind:
@@ -138,7 +209,13 @@ class Kind:
 
     def to_grid(self, tokens: np.ndarray) -> np.ndarray:
         """Turn [cells] tokens into a grid [size, size]; raise ValueError for those of no grid."""
-        raise NotImplementedError
+        size = isqrt(tokens.size)
+        if size * size != tokens.size or size < 2:
+            raise ValueError(f"{tokens.size} cells are no square grid of 2 x 2 or more")
+        last = self.vocab_size(size) - 1
+        if tokens.min() < 0 or tokens.max() > last:
+            raise ValueError(f"tokens from {tokens.min()} to {tokens.max()}; accepted: 0 to {last}")
+        return tokens.reshape(size, size).astype(np.int8)
 
     def to_tokens(self, grid: np.ndarray) -> np.ndarray:
         """Turn a grid into uint8 [cells] tokens."""
@@ -164,8 +241,9 @@ class Kind:
         """
         cells = text.replace("\n", "")
         tokens = {one.text: one.token for one in self.board(isqrt(len(cells))).tokens}
-        if unknown := [cell for cell in cells if cell not in tokens]:
-            raise ValueError(f"a cell is {unknown[0]!r}; accepted: {' '.join(tokens)}")
+        for number, cell in enumerate(cells, start=1):
+            if cell not in tokens:
+                raise ValueError(f"cell {number} is {cell!r}; accepted: {', '.join(tokens)}")
         return Puzzle(self, self.to_grid(np.array([tokens[cell] for cell in cells], np.uint8)))
 
     def example(self, size: int, seed: int) -> "Puzzle | None":

@@ -6,8 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from dataset.kinds.base import DihedralViews, Kind, Puzzle, Verdict, Views, not_so
-from dataset.kinds.board import BoardLook, TokenLook
+from dataset.kinds.base import (
+    BoardLook,
+    DihedralViews,
+    Kind,
+    Puzzle,
+    TokenLook,
+    Verdict,
+    Views,
+    not_so,
+)
 from dataset.maze import rules as maze
 from runtime.streams import Stream
 from runtime.text import many
@@ -30,11 +38,6 @@ class MazeKind(Kind):
         kept = (labels == inputs) | (labels <= 0)
         on_path = (labels == maze.PATH) & (inputs == maze.FREE)
         return bool((maze.are_mazes(inputs) & (kept | on_path).all(axis=1)).all())
-
-    def to_grid(self, tokens: np.ndarray) -> np.ndarray:
-        size = maze.grid_size(tokens.size)
-        maze.tokens_to_text(tokens)
-        return tokens.reshape(size, size).astype(np.int8)
 
     def board(self, size: int) -> BoardLook:
         wall, free, start, goal, path = maze.PALETTE
@@ -68,24 +71,18 @@ class MazeKind(Kind):
         rows = text.strip("\r\n").splitlines()
         size = max(len(rows), *map(len, rows)) if len(rows) > 1 else 0
         cells = "".join(row.ljust(size) for row in rows).replace(".", " ")
-        question = maze.text_to_tokens([cells])[0]
-        accepted = "'#' wall, ' ' or '.' free, 'S' start, 'G' goal"
-        unknown = np.flatnonzero((question == 0) | (question == maze.PATH))
-        if len(unknown):
-            at = int(unknown[0])
-            raise ValueError(f"cell {at + 1} is {cells[at]!r}; accepted: {accepted}")
-        grid = self.to_grid(question)
-        if not maze.are_mazes(question[None])[0]:
-            starts, goals = ((question == end).sum() for end in (maze.START, maze.GOAL))
-            raise ValueError(f"{starts} S and {goals} G; accepted: one of each")
-        return Puzzle(self, grid)
+        puzzle = super().parse(cells)
+        if not maze.are_mazes(puzzle.tokens[None])[0]:
+            accepted = "'#' walls, ' ' or '.' free cells, one 'S', one 'G', and no path"
+            raise ValueError(f"{cells.count('S')} S and {cells.count('G')} G; accepted: {accepted}")
+        return puzzle
 
     def example(self, size: int, seed: int) -> Puzzle:
         from dataset.maze.generator import generate_mazes
 
         how: dict[str, Any] = {"seed": seed, "stream": Stream.NEW_TEST, "taken": set()}
-        mazes, _ = generate_mazes(1, size=size, min_length=size, **how)
-        return Puzzle(self, self.to_grid(mazes[0]))
+        made = next(generate_mazes(size=size, min_length=size, **how))
+        return Puzzle(self, self.to_grid(made.question))
 
     def answers(self, size: int) -> Sequence[int]:
         return maze.FREE, maze.PATH

@@ -2,41 +2,14 @@
 
 from collections.abc import Sequence
 from math import isqrt
+from typing import Any
 
 import numpy as np
 
-from dataset.dihedral import NUM_VIEWS, UPRIGHT_VIEWS
-from dataset.kinds.base import Kind, Puzzle, Verdict, Views, not_so, turned_cells
-from dataset.kinds.board import BoardLook, TokenLook
+from dataset.kinds.base import BoardLook, Kind, Puzzle, TokenLook, Verdict, Views, not_so
 from dataset.sudoku import rules as sudoku
 from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.streams import Stream
-
-
-class SudokuViews(Views):
-    """Digits permuted, rows and columns moved within and with their bands, and transposed."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._symmetries = sudoku_symmetries(size)
-        self.number = self._symmetries.num_symmetries
-
-    def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        moves, digits = np.divmod(views, len(self._symmetries.tokens))
-        return self._symmetries.sources(moves), self._symmetries.tokens[digits]
-
-    def turns(
-        self, words: np.ndarray, vocab_size: int, *, every_symmetry: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        moves, digits = (words >> np.uint64(1)).astype(np.int64)
-        tokens = self._symmetries.tokens
-        if every_symmetry:
-            cells = self._symmetries.sources(moves % self._symmetries.num_moves)
-        else:
-            # Boxes of another width than height do not survive a quarter turn.
-            views = range(NUM_VIEWS) if self._symmetries.halves == 2 else UPRIGHT_VIEWS
-            cells = turned_cells(moves, self._size, views)
-        return cells.astype(np.int32), tokens[digits % len(tokens)].astype(np.int32)
 
 
 class SudokuKind(Kind):
@@ -85,23 +58,16 @@ class SudokuKind(Kind):
     def example(self, size: int, seed: int) -> Puzzle:
         from dataset.sudoku.generator import generate_puzzles
 
-        made, _ = generate_puzzles(
-            1,
-            seed=seed,
-            stream=Stream.NEW_TEST,
-            size=size,
-            min_clues=size**2 // 3,
-            max_clues=size**2 // 2,
-            min_rating=0,
-            taken=set(),
-        )
-        return Puzzle(self, made.questions[0].reshape(size, size))
+        clues = {"min_clues": size**2 // 3, "max_clues": size**2 // 2, "min_rating": 0}
+        how: dict[str, Any] = {"seed": seed, "stream": Stream.NEW_TEST, "taken": set()}
+        made = next(generate_puzzles(size=size, **clues, **how))
+        return Puzzle(self, made.question.reshape(size, size))
 
     def answers(self, size: int) -> Sequence[int]:
         return range(1 + sudoku.EMPTY_TOKEN, self.vocab_size(size))
 
     def views(self, size: int) -> Views:
-        return SudokuViews(size)
+        return sudoku_symmetries(size)
 
     def solution(self, question: np.ndarray) -> np.ndarray | None:
         return sudoku.solve(question)[0]

@@ -14,17 +14,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
-from typing import TypeVar
 
 import numpy as np
 
 from dataset.dihedral import view_keys
 from dataset.maze.kernels import find_maze
-from dataset.sources import NoPuzzleError
+from dataset.maze.rules import solve
+from dataset.sources import GeneratedPuzzle
+from runtime.errors import ConfigError
 from runtime.process import num_processors
 from runtime.streams import Stream, random_words
 
-_Result = TypeVar("_Result")
+Found = tuple[int, np.ndarray, bytes]
+"""The number of an attempt, its maze, and the maze's key."""
 
 _WALL_PROBABILITIES = 0.3, 0.5  # the lowest and the highest
 
@@ -36,56 +38,48 @@ _ATTEMPTS_PER_BLOCK = 8192  # of the numbering of attempts: another number gives
 
 
 def generate_mazes(
-    num_mazes: int,
     *,
     seed: int,
     stream: Stream,
     size: int,
     min_length: int,
     taken: set[bytes],
-    advance: Callable[[int], object] = lambda mazes: None,
     workers: int | None = None,
-) -> tuple[np.ndarray, int]:
-    """Generate mazes, uint8 [num_mazes, size * size] tokens, no path drawn; return them and the
-    attempts made.
+) -> Iterator[GeneratedPuzzle]:
+    """Yield mazes of tokens without end, each rated by the cells on its path.
 
     Args:
         seed: 0 to 2**64 - 1.
         min_length: moves of the shortest path, 1 or more.
         taken: `view_keys` of the mazes that must not be repeated; receives those of the new ones.
-        advance: called with the number of mazes found since the last call.
         workers: threads, on which the mazes do not depend; None: one for each usable processor.
     Raises:
-        NoPuzzleError: none was found for long; the message says what was asked for.
+        ConfigError: none was found for long; the message says what was asked for.
     """
     search = partial(_search, seed, stream, size, min_length)
-    mazes, attempts, repeats, failures = list[np.ndarray](), 0, 0, 0
+    attempts = repeats = failures = 0
     for block, kept in enumerate(_in_order(search, workers or num_processors())):
         for attempt, maze, key in kept:
             if key in taken:
                 repeats += 1
                 continue
             taken.add(key)
-            mazes.append(maze)
             repeats, attempts = 0, attempt + 1
-            advance(1)
-            if len(mazes) == num_mazes:
-                return np.stack(mazes), attempts
+            (answer,), (moves,) = solve(maze[None])
+            yield GeneratedPuzzle(maze, answer, moves + 1, attempts)
         failures = (block + 1) * _ATTEMPTS_PER_BLOCK - attempts
         most_repeats = _MAX_REPEATS + _MAX_REPEATS_PER_MAZE * len(taken)
         if failures >= _MAX_ATTEMPTS or repeats >= most_repeats:
             break
-    raise NoPuzzleError(
-        f"{len(mazes)} of {num_mazes} mazes were found: no other {size}x{size} maze whose shortest"
-        f" path has {min_length} moves or more came up in {failures:,} attempts, {repeats:,} of"
-        " which repeated one, turned or mirrored; ask for fewer mazes or shorter paths"
+    raise ConfigError(
+        f"no other {size}x{size} maze whose shortest path has {min_length} moves or more came up in"
+        f" {failures:,} attempts, {repeats:,} of which repeated one, turned or mirrored; ask for"
+        " fewer mazes or shorter paths"
     )
 
 
-def _search(
-    seed: int, stream: Stream, size: int, min_length: int, block: int
-) -> list[tuple[int, np.ndarray, bytes]]:
-    """Return the mazes kept in a block of attempts: the attempt's number, maze and key."""
+def _search(seed: int, stream: Stream, size: int, min_length: int, block: int) -> list[Found]:
+    """Return the mazes kept in a block of attempts."""
     lowest, highest = (np.uint64(round(bound * 2**32)) for bound in _WALL_PROBABILITIES)
     states = random_words(seed, stream, (0, 0, block, 0), _ATTEMPTS_PER_BLOCK)
     maze, kept = np.zeros(size * size, dtype=np.uint8), dict[int, np.ndarray]()
@@ -99,7 +93,7 @@ def _search(
     return list(zip(kept, kept.values(), keys, strict=True))
 
 
-def _in_order(search: Callable[[int], _Result], workers: int) -> Iterator[_Result]:
+def _in_order(search: Callable[[int], list[Found]], workers: int) -> Iterator[list[Found]]:
     """Yield search(0), search(1), ... without end, made by threads a few ahead."""
     with ThreadPoolExecutor(workers) as pool:
         ahead = deque(pool.submit(search, block) for block in range(2 * workers))

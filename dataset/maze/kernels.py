@@ -122,14 +122,14 @@ def _walk(tokens, size, actions):
 
 
 @compiled
-def check_mazes(inputs, preds, size, drawn_moves, least_moves):
+def check_mazes(inputs, preds, size, drawn_moves, least_moves, actions):
     """Measure the drawn path and a shortest path of each maze, uint8 [N, cells].
 
-    `drawn_moves` and `least_moves`, int64 [N], receive -1 where no valid path is drawn.
+    `drawn_moves` and `least_moves`, int64 [N], receive -1 where no valid path is drawn; `actions`,
+    uint8 [N, cells] zeros, what `dataset.maze.rules.path_actions` returns.
     """
     parents = np.empty(size * size, dtype=np.int64)
     queue = np.empty(size * size, dtype=np.int64)
-    actions = np.empty(size * size, dtype=np.uint8)
     for row in range(len(inputs)):
         drawn_moves[row] = -1
         least_moves[row] = -1
@@ -138,22 +138,9 @@ def check_mazes(inputs, preds, size, drawn_moves, least_moves):
             given, pred = inputs[row, cell], preds[row, cell]
             kept = kept and (pred == given or (pred == PATH and given == FREE))
         if kept:
-            drawn_moves[row] = _walk(preds[row], size, actions)
+            drawn_moves[row] = _walk(preds[row], size, actions[row])
             if drawn_moves[row] > 0:
                 least_moves[row] = _search(inputs[row], size, parents, queue)
-
-
-@compiled
-def path_moves(labels, size, actions):
-    """Write into `actions`, uint8 [N, cells] zeros, what `dataset.maze.rules.path_actions` returns.
-
-    Returns:
-        The first row of `labels` that is no path, or N.
-    """
-    for row in range(len(labels)):
-        if _walk(labels[row], size, actions[row]) < 0:
-            return row
-    return len(labels)
 
 
 @compiled

@@ -24,29 +24,12 @@ _TOKEN_OF_BYTE = np.zeros(256, dtype=np.uint8)
 _TOKEN_OF_BYTE[list(CHARACTERS.encode())] = range(1, VOCAB_SIZE)
 _PIXELS = np.zeros((VOCAB_SIZE, 3), dtype=np.uint8)
 _PIXELS[WALL:] = [list(bytes.fromhex(colour[1:])) for colour in PALETTE]
-_BYTE_OF_TOKEN = np.frombuffer(("?" + CHARACTERS).encode(), dtype=np.uint8)
-
-
-def grid_size(cells: int) -> int:
-    """Return the size of the square grid with so many cells; raise ValueError if there is none."""
-    size = isqrt(cells)
-    if size * size != cells or size < 2:
-        raise ValueError(f"{cells} cells are no square grid of 2 x 2 or more")
-    return size
 
 
 def text_to_tokens(texts: list[str]) -> np.ndarray:
     """Turn texts of equal length into uint8 [N, characters]; 0 stands for any other character."""
     characters = np.frombuffer("".join(texts).encode("ascii", "replace"), dtype=np.uint8)
     return _TOKEN_OF_BYTE[characters].reshape(len(texts), -1)
-
-
-def tokens_to_text(tokens: np.ndarray) -> str:
-    """Turn [cells] tokens into text, `?` for padding; raise ValueError for one out of range."""
-    if tokens.min(initial=0) < 0 or tokens.max(initial=0) >= VOCAB_SIZE:
-        found = f"tokens from {tokens.min()} to {tokens.max()}"
-        raise ValueError(f"{found}; accepted: 0 to {VOCAB_SIZE - 1}")
-    return _BYTE_OF_TOKEN[tokens.reshape(-1)].tobytes().decode()
 
 
 def are_mazes(inputs: np.ndarray) -> np.ndarray:
@@ -101,10 +84,7 @@ def path_lengths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.
     """Count the moves of valid predictions (see `check_paths`) and of a shortest path: int64 [N]
     each, -1 if invalid.
     """
-    mazes, size = _checked(inputs)
-    drawn = np.where((preds >= WALL) & (preds <= PATH), preds, 0).astype(np.uint8)
-    moves, least_moves = (np.empty(len(mazes), dtype=np.int64) for _ in range(2))
-    _kernels().check_mazes(mazes, drawn, size, moves, least_moves)
+    moves, least_moves, _ = _measured(inputs, preds)
     return moves, least_moves
 
 
@@ -117,12 +97,19 @@ def path_actions(labels: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: a row has no valid path; it names the first.
     """
-    _, size = _checked(np.where(labels == PATH, FREE, labels))
-    actions = np.zeros(labels.shape, dtype=np.uint8)
-    bad = _kernels().path_moves(np.ascontiguousarray(labels, dtype=np.uint8), size, actions)
-    if bad < len(labels):
-        raise ValueError(f"label {bad} draws no path from S to G")
+    moves, _, actions = _measured(np.where(labels == PATH, FREE, labels), labels)
+    if (moves < 0).any():
+        raise ValueError(f"label {int(moves.argmin())} draws no path from S to G")
     return actions
+
+
+def _measured(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    mazes, size = _checked(inputs)
+    drawn = np.where((preds >= WALL) & (preds <= PATH), preds, 0).astype(np.uint8)
+    moves, least_moves = np.empty((2, len(mazes)), dtype=np.int64)
+    actions = np.zeros_like(drawn)
+    _kernels().check_mazes(mazes, drawn, size, moves, least_moves, actions)
+    return moves, least_moves, actions
 
 
 def maze_pixels(labels: np.ndarray) -> np.ndarray:
@@ -140,7 +127,9 @@ def _kernels() -> ModuleType:
 
 def _checked(inputs: np.ndarray) -> tuple[np.ndarray, int]:
     """Return inputs as contiguous uint8, and the size of their grid."""
-    size = grid_size(inputs.shape[1])
+    size = isqrt(cells := inputs.shape[1])
+    if size * size != cells:
+        raise ValueError(f"{cells} cells are no square grid")
     if not (good := are_mazes(inputs)).all():
         accepted = f"{WALL} and {FREE}, and {START} and {GOAL} once each"
         raise ValueError(f"input {int(good.argmin())} is no maze; accepted tokens: {accepted}")

@@ -9,17 +9,17 @@ Sizes 4 and 6 have only 2 and 49 solutions that are no images of each other, so 
 puzzle that is an image of an earlier puzzle (`puzzle_key`).
 """
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from dataset.sources import NoPuzzleError, Puzzles
-from dataset.sudoku.kernels import draw_puzzle, puzzle_key, solution_key
+from dataset.sources import GeneratedPuzzle
+from dataset.sudoku.kernels import draw_puzzle, solution_key
 from dataset.sudoku.rules import layout_of
 from dataset.sudoku.symmetries import sudoku_symmetries
+from runtime.errors import ConfigError
 from runtime.streams import Stream, random_words
 
 MAX_STEPS = 5000  # of the search for one hard puzzle, before it starts from another solution
@@ -28,7 +28,6 @@ _WORDS_PER_BLOCK = 1024
 
 
 def generate_puzzles(
-    num_puzzles: int,
     *,
     seed: int,
     stream: Stream,
@@ -37,51 +36,55 @@ def generate_puzzles(
     max_clues: int,
     min_rating: int,
     taken: set[Any],
-    advance: Callable[[int], object] = lambda puzzles: None,
-) -> tuple[Puzzles, int]:
-    """Generate `num_puzzles` puzzles of digits, 0 where empty; return them and the attempts made.
+) -> Iterator[GeneratedPuzzle]:
+    """Yield puzzles without end.
 
     With `min_rating` 0 the number of clues is drawn uniformly and they are removed at random until
     so many are left. Attempts that cannot get there are given up: half of them at 24 clues of a 9x9
-    puzzle, nearly all below 22. Otherwise a search around minimal puzzles looks for the rating.
+    puzzle, nearly all below 22. Otherwise a search among minimal puzzles looks for the rating.
 
     Args:
         min_rating: backtracks of our solver, see `dataset.sudoku.rules.solve`.
         taken: keys of the puzzles that must not be repeated; receives those of the new ones.
-        advance: called with the number of puzzles found since the last call.
     Raises:
-        NoPuzzleError: none was found for long; the message says what was asked for.
+        ConfigError: none was found for long; the message says what was asked for.
     """
     asked = min_clues, max_clues, min_rating, MAX_STEPS
     question, answer = np.zeros((2, size * size), np.int64)
-    found, effort = list[tuple[np.ndarray, np.ndarray, int]](), 0
+    effort = 0
     for attempts, state in enumerate(_attempt_states(seed, stream), start=1):
         success, rating, steps = draw_puzzle(layout_of(size), state, *asked, question, answer)
         effort += 1 + steps
         if success and (key := image_key(question, answer, size)) not in taken:
             taken.add(key)
-            found.append((question.astype(np.uint8), answer.astype(np.uint8), rating))
             effort = 0
-            advance(1)
-            if len(found) == num_puzzles:
-                return Puzzles(*map(np.array, zip(*found, strict=True))), attempts
+            yield GeneratedPuzzle(
+                question.astype(np.uint8), answer.astype(np.uint8), rating, attempts
+            )
         if effort >= _MAX_EFFORT:
             break
-    raise NoPuzzleError(
-        f"no {size}x{size} puzzle with {min_clues} to {max_clues} clues rated {min_rating} or more"
-        f" was found beside the first {len(found)} of {num_puzzles}, in spite of a long search; ask"
-        " for fewer puzzles, other clues, or a lower rating"
+    raise ConfigError(
+        f"no other {size}x{size} puzzle with {min_clues} to {max_clues} clues rated {min_rating} or"
+        " more was found in a long search; ask for fewer puzzles, other clues, or a lower rating"
     )
 
 
-def image_key(question: np.ndarray, answer: np.ndarray, size: int) -> int:
+def image_key(question: np.ndarray, answer: np.ndarray, size: int) -> Any:
     """Return what a puzzle, int64 [cells] digits each, shares with those that repeat it."""
-    return solution_key(answer) if size == 9 else puzzle_key(question, _sources(size))
+    return solution_key(answer) if size == 9 else puzzle_key(question, size)
 
 
-@functools.cache
-def _sources(size: int) -> np.ndarray:
-    return sudoku_symmetries(size).sources()
+def puzzle_key(digits: np.ndarray, size: int) -> bytes:
+    """Return what all symmetric images of a puzzle, [cells] digits, share, and no other puzzle has:
+    the least of them, digits being renamed in the order in which they appear.
+    """
+    images = digits.astype(np.uint8)[sudoku_symmetries(size).cells()]
+    # [digits, moves]: where each digit appears first, or behind all; 0 keeps its name.
+    seen = [images == digit for digit in range(size + 1)]
+    first = np.array([np.where(cells.any(1), cells.argmax(1), size * size) for cells in seen])
+    first[0] = -1
+    names = first.argsort(axis=0).argsort(axis=0).astype(np.uint8)
+    return min(map(bytes, np.take_along_axis(names.T, images, 1)))
 
 
 def _attempt_states(seed: int, stream: Stream) -> Iterator[np.ndarray]:

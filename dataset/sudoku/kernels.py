@@ -229,8 +229,7 @@ def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps, ques
     """Make one attempt at a random puzzle with exactly one solution.
 
     With `min_rating` 0 clues are removed in random order. Otherwise a vicinity search of up to
-    `max_steps` looks for the rating; its puzzles are minimal, and get as many further clues as
-    `min_clues` asks for, as far as the rating allows.
+    `max_steps` looks for the rating; its puzzles are minimal.
 
     Args:
         question: int64 [cells], receives the digits, as `answer`.
@@ -242,15 +241,10 @@ def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps, ques
     puzzle = solution.copy()
     if min_rating == 0:
         target = min_clues + _random_below(state, max_clues - min_clues + 1)
-        clues = _dig(puzzle, target, layout, state)
-        if clues != target:
+        if _dig(puzzle, target, layout, state) != target:
             return False, 0, steps
     else:
         steps = _climb(puzzle, solution, min_rating, max_steps, layout, state)
-        _add_clues(puzzle, solution, min_clues, min_rating, layout, state)
-        clues = np.count_nonzero(puzzle)
-        if not min_clues <= clues <= max_clues:
-            return False, 0, steps
     solutions, rating = _count_and_rate(puzzle, layout, state)
     if solutions != 1 or rating < min_rating:
         return False, 0, steps
@@ -330,53 +324,6 @@ def _climb(puzzle, solution, min_rating, max_steps, layout, state):
             best = rating
             _copy(neighbour, puzzle)
     return steps
-
-
-@compiled
-def _add_clues(puzzle, solution, min_clues, min_rating, layout, state):
-    """Add clues in random order up to `min_clues`, leaving out those that make it too easy."""
-    order = np.flatnonzero(puzzle == 0)
-    _shuffle(state, order)
-    clues = len(puzzle) - len(order)
-    for cell in order:
-        if clues >= min_clues:
-            break
-        puzzle[cell] = solution[cell]
-        _, rating = _count_and_rate(puzzle, layout, state)
-        if rating >= min_rating:
-            clues += 1
-        else:
-            puzzle[cell] = 0
-
-
-@compiled
-def puzzle_key(digits, sources):
-    """Return a uint64 that all symmetric images of a puzzle share: the hash of the least of them.
-
-    Different puzzles differ in it, but for a collision of hashes. `sources`, int64 [moves, cells],
-    are all ways to move the cells, as of `SudokuSymmetries.sources`.
-    """
-    cells = len(digits)
-    least = np.full(cells, 127, dtype=np.int64)
-    renamed = np.empty(10, dtype=np.int64)
-    for move in range(len(sources)):
-        renamed.fill(-1)
-        renamed[0] = 0
-        named, smaller = 0, False  # digits are renamed in the order in which they appear
-        for cell in range(cells):
-            digit = digits[sources[move, cell]]
-            if renamed[digit] < 0:
-                named += 1
-                renamed[digit] = named
-            name = renamed[digit]
-            if not smaller and name > least[cell]:
-                break
-            smaller = smaller or name < least[cell]
-            least[cell] = name
-    key = np.uint64(0)
-    for cell in range(cells):
-        key = mix(key + np.uint64(least[cell] + 1))
-    return key
 
 
 @compiled

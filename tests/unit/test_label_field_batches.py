@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataset.build_arc_dataset import main as build_arc
 from dataset.format.schema import ARC_PALETTE, LabelField, PuzzleDatasetMetadata, PuzzleSet
 from dataset.format.writing import write_split
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset, TrainBatches
@@ -118,15 +117,6 @@ def test_folders_that_disagree_about_what_is_asked_for_are_refused(tmp_path: Pat
         PuzzleDataset([plain], "train", fields=["moves"])
 
 
-@pytest.fixture(scope="module")
-def arc_pixels(arc_tasks: Path) -> Path:
-    """`arc_tasks` as `materialized_arc`, with pixels."""
-    output = arc_tasks.with_name("pixels")
-    arguments = ["--dataset-dirs", str(arc_tasks), f"--output-dir={output}", "--num-aug=6"]
-    assert build_arc([*arguments, "--materialize", "--pixels"]) == 0
-    return output
-
-
 def colours_of(labels: np.ndarray) -> np.ndarray:
     """Cell by cell, by the definition."""
     pixels = np.full((*labels.shape, 3), -100)
@@ -137,27 +127,13 @@ def colours_of(labels: np.ndarray) -> np.ndarray:
     return pixels
 
 
-def test_pixels_are_the_colours_of_the_labels(lazy_arc: Path, arc_pixels: Path):
-    for folder in (lazy_arc, arc_pixels):
-        dataset = PuzzleDataset([folder], "train", fields=["pixels"])
-        batches = TrainBatches(dataset, seed=3, global_batch_size=8, epochs_per_iter=4)
-        seen = [batch for _, batch in batches.iterate(0)]
-        assert len(seen) > 3
-        for batch in seen:
-            pixels = batch.fields["pixels"]
-            assert (pixels.dtype, pixels.shape) == (np.int32, (8, 900, 3))
-            np.testing.assert_array_equal(pixels, colours_of(batch.labels))
-            assert (batch.labels == 1).any()
-
-
-def test_both_formats_give_the_same_pixels(lazy_arc: Path, arc_pixels: Path):
-    lazy, stored = (
-        list(EvalBatches(PuzzleDataset([folder], "test", fields=["pixels"]), global_batch_size=8))
-        for folder in (lazy_arc, arc_pixels)
-    )
-    assert len(lazy) == 3
-    for (_, batch, *_), (_, other, *_) in zip(lazy, stored, strict=True):
-        np.testing.assert_array_equal(batch.fields["pixels"], other.fields["pixels"])
-    joined = PuzzleDataset([arc_pixels, lazy_arc], "test", fields=["pixels"])
-    assert not joined.metadata.fields["pixels"].derived
-    assert joined.read("all1", slice(0, 2), np.zeros(2, np.int32)).fields["pixels"].max() == 255
+def test_pixels_are_the_colours_of_the_labels(lazy_arc: Path):
+    dataset = PuzzleDataset([lazy_arc], "train", fields=["pixels"])
+    batches = TrainBatches(dataset, seed=3, global_batch_size=8, epochs_per_iter=4)
+    seen = [batch for _, batch in batches.iterate(0)]
+    assert len(seen) > 3
+    for batch in seen:
+        pixels = batch.fields["pixels"]
+        assert (pixels.dtype, pixels.shape) == (np.int32, (8, 900, 3))
+        np.testing.assert_array_equal(pixels, colours_of(batch.labels))
+        assert (batch.labels == 1).any()

@@ -1,4 +1,4 @@
-/** The grid into which a puzzle is typed or drawn; how it looks is told by the server (dataset/kinds/board.py). */
+/** The grid into which a puzzle is typed or drawn; how it looks is told by the server (dataset/kinds/base.py). */
 import { $, make } from "./common.js";
 
 // `keyed`: how the tokens look that can be typed; `blank`: the one that a cleared cell has. Each cell holds such a look.

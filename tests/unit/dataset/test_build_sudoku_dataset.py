@@ -7,12 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset import sources
 from dataset.build_sudoku_dataset import SudokuBuild
 from dataset.sudoku import generator
-from dataset.sudoku.kernels import puzzle_key
-from dataset.sudoku.rules import count_solutions, tokens_to_grid
-from dataset.sudoku.symmetries import sudoku_symmetries
 
 Patch = pytest.MonkeyPatch
 ErrorLine = Callable[[], str]
@@ -45,13 +41,6 @@ def test_a_folder_becomes_the_published_format(sudoku: Any):
         assert written.dtype == (np.uint8 if name in ("inputs", "labels") else np.int32)
 
 
-def test_generated_training_puzzles_are_no_images_of_test_puzzles(sudoku: Any):
-    assert sudoku("--size=4", "--subsample-size=150", "--test-size=50", source="generate") == 0
-    boards = [b for split in ("train", "test") for b in sudoku.arrays(split)[1].inputs]
-    sources = sudoku_symmetries(4).sources()
-    assert len({puzzle_key(board.astype(np.int64) - 1, sources) for board in boards}) == 200
-
-
 def test_min_difficulty_filters_both_files(sudoku: Any, error_line: ErrorLine):
     assert sudoku("--min-difficulty=13") == 3
     assert "left of 3 rows, 0 dropped as in test, 3 dropped as too easy: " in (line := error_line())
@@ -71,23 +60,9 @@ def test_generated_sets(size: int, vocabulary: int, sudoku: Any):
     metadata, train = sudoku.arrays()
     assert (metadata.vocab_size, metadata.seq_len) == (vocabulary, size * size)
     assert train.num_examples == 60
-    test = sudoku.arrays("test")[1]
-    assert test.num_examples == 10
-    for inputs in test.inputs:
-        assert count_solutions(tokens_to_grid(inputs)) == 1
+    assert sudoku.arrays("test")[1].num_examples == 10
     counts = json.loads((sudoku.output / "manifest.json").read_text())["counts"]
     assert counts["train"]["attempts"] >= 20
-
-
-def test_generated_clues_and_difficulty(sudoku: Any):
-    sudoku.size = 9
-    flags = ["--subsample-size=2", "--test-size=2", "--min-difficulty=5", "--min-clues=27"]
-    assert sudoku(*flags, source="generate") == 0
-    counts = json.loads((sudoku.output / "manifest.json").read_text())["counts"]
-    for split in ("train", "test"):
-        assert counts[split]["mean_rating"] >= 5
-        clues = (sudoku.arrays(split)[1].inputs != 1).sum(axis=1)
-        assert clues.min() >= 27
 
 
 def test_puzzles_that_do_not_exist_are_a_configuration_error(
@@ -96,7 +71,7 @@ def test_puzzles_that_do_not_exist_are_a_configuration_error(
     monkeypatch.setattr(generator, "_MAX_EFFORT", 300)
     flags = ["--min-clues=4", "--max-clues=4", "--test-size=14"]
     assert sudoku(*flags, source="generate") == 2
-    assert "no 4x4 puzzle with 4 to 4 clues" in error_line()
+    assert "no other 4x4 puzzle with 4 to 4 clues" in error_line()
     assert list(sudoku.output.parent.iterdir()) == []
 
 
@@ -121,19 +96,6 @@ def test_puzzles_that_do_not_exist_are_a_configuration_error(
 )
 def test_bad_rows_are_named(bad: str, reason: str, sudoku: Any, error_line: ErrorLine):
     sudoku.refuses_the_third_row(bad, reason, error_line)
-
-
-def test_the_first_of_several_bad_rows_is_named(
-    sudoku: Any, error_line: ErrorLine, monkeypatch: Patch
-):
-    monkeypatch.setattr(sources, "_ROWS_PER_BATCH", 2)
-    rows = [*sudoku.train, "made,................,1111111111111111,1", sudoku.train[0], "short"]
-    sudoku.write(rows)
-    assert sudoku() == 3
-    assert "row 5: answer: not every row" in error_line()
-    sudoku.write([*rows[:3], *rows[4:]])
-    assert sudoku() == 3
-    assert "row 6: 1 field;" in error_line()
 
 
 def test_one_clue_bound_moves_the_other_default():

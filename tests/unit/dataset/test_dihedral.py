@@ -1,9 +1,12 @@
-"""The eight views of grids and boards."""
+"""The eight views of grids and boards, and those that are drawn for each row at each step."""
 
 import numpy as np
 import pytest
 
-from dataset.dihedral import INVERSE_VIEWS, all_views, dihedral_view, view_keys
+from dataset.dihedral import INVERSE_VIEWS, NUM_VIEWS, all_views, dihedral_view, view_keys
+from dataset.kinds.base import DihedralViews
+from dataset.sudoku import rules
+from dataset.sudoku.symmetries import SudokuSymmetries
 
 GRID = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.uint8)
 
@@ -37,3 +40,46 @@ def test_views_of_a_board_stay_together():
     first, second = view_keys(boards)
     assert view_keys(views) == [first] * 8 + [second] * 8
     assert first != second
+
+
+def words(number: int) -> np.ndarray:
+    return np.random.Philox(key=5).random_raw(2 * number).reshape(2, number)
+
+
+def solution(size: int) -> np.ndarray:
+    grid, _ = rules.solve(np.zeros((size, size), int))
+    assert grid is not None
+    return rules.grid_to_tokens(grid)
+
+
+@pytest.mark.parametrize("every_symmetry", [False, True])
+@pytest.mark.parametrize("size", [4, 6, 9])
+def test_a_turned_sudoku_is_one(size: int, every_symmetry: bool) -> None:
+    tokens = solution(size)
+    cells, renamed = SudokuSymmetries(size).turns(
+        words(50), size + 2, every_symmetry=every_symmetry
+    )
+    seen = set()
+    for row, names in zip(cells, renamed, strict=True):
+        assert sorted(row) == list(range(size**2))
+        assert names[:2].tolist() == [0, 1]
+        turned = names[tokens[row]]
+        assert rules.are_valid_solutions(turned[None] - 1, size).all()
+        seen.add(turned.tobytes())
+    assert len(seen) > 15
+
+
+def test_without_every_symmetry_cells_are_turned_and_mirrored() -> None:
+    cells, _ = SudokuSymmetries(6).turns(words(200), 8, every_symmetry=False)
+    grid = np.arange(36).reshape(6, 6)
+    upright = {dihedral_view(grid, view).tobytes() for view in (0, 2, 4, 5)}
+    assert {row.reshape(6, 6).astype(grid.dtype).tobytes() for row in cells} == upright
+
+
+@pytest.mark.parametrize("size", [4, 5])
+def test_a_maze_is_turned_and_mirrored_and_keeps_its_tokens(size: int) -> None:
+    cells, tokens = DihedralViews(size).turns(words(200), 6, every_symmetry=True)
+    grid = np.arange(size**2).reshape(size, size)
+    views = {dihedral_view(grid, view).tobytes() for view in range(NUM_VIEWS)}
+    assert {row.reshape(size, size).astype(grid.dtype).tobytes() for row in cells} == views
+    assert (tokens == np.arange(6)).all()

@@ -10,16 +10,8 @@ from runtime.errors import ConfigError
 from runtime.registry import Part
 
 
-class LatinKind(Kind):
-    name = "Latin"
-
-
-class OtherKind(Kind):
-    name = "Latin squares"
-
-
-class NamelessKind(Kind):
-    pass
+def named(name: str) -> type[Kind]:
+    return type("OwnKind", (Kind,), {"name": name})
 
 
 def register(name: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +21,7 @@ def register(name: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_name_of_a_kind_in_lower_case_is_the_registered_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kind = LatinKind()
+    kind = named("Latin")()
     register("latin", kind, monkeypatch)
     assert kind_named("latin") is kind
     assert [KINDS.load(name).key for name in KINDS] == [*KINDS]
@@ -38,14 +30,10 @@ def test_the_name_of_a_kind_in_lower_case_is_the_registered_one(
 @pytest.mark.parametrize(
     ("name", "kind", "said"),
     [
-        (
-            "latin",
-            OtherKind(),
-            "is an instance whose name is 'latin squares'; register an instance",
-        ),
-        ("latin", NamelessKind(), "is an instance whose name is ''"),
-        ("Latin", LatinKind(), "'Latin' is an instance whose name is 'latin'"),
-        ("latin", LatinKind, "'latin' is a class; register an instance"),
+        ("latin", named("Latin squares")(), "whose name is 'latin squares'; register an instance"),
+        ("latin", Kind(), "is an instance whose name is ''"),
+        ("Latin", named("Latin")(), "'Latin' is an instance whose name is 'latin'"),
+        ("latin", named("Latin"), "'latin' is a class; register an instance"),
     ],
 )
 def test_what_is_registered_wrongly_is_told_what_to_write(

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from dataset.kinds.base import Puzzle
-from dataset.kinds.sudoku import SUDOKU, SudokuViews, repeated_digits
+from dataset.kinds.sudoku import SUDOKU, repeated_digits
 from dataset.sudoku.rules import BOX_SHAPES, grid_to_tokens, tokens_to_grid
+from dataset.sudoku.symmetries import SudokuSymmetries
 from evaluation import chains
 from evaluation.config import ThinkingSettings
 from evaluation.solve import Glimpse, Reasoning, reason
@@ -123,7 +124,7 @@ def test_certainty_is_that_of_the_cells_in_any_view(make_model: Make) -> None:
     model = make_model(FACTS, halt_max_steps=2)
     settings = ThinkingSettings.model_validate({"breadth": 4, "select": "majority"})
     seen: dict[int, np.ndarray] = {}
-    views = SudokuViews(4)
+    views = SudokuSymmetries(4)
     drawn = draw_views(views, settings.seed, np.arange(1), 4)
     glimpses: list[Glimpse] = []
     list(reason(model, [PUZZLE], CPU, settings=settings, watch=glimpses.append))
@@ -132,11 +133,11 @@ def test_certainty_is_that_of_the_cells_in_any_view(make_model: Make) -> None:
             seen[one.chain] = one.certainty[0]
     for chain, certainty in seen.items():
         board = grid_to_tokens(QUESTION)[None]
-        turned = tokens_to_grid(views.apply(drawn[chain], board)[0])
+        turned = tokens_to_grid(views.apply(drawn[chain], board)[0][0])
         (as_it_is,) = reason(model, [Puzzle(SUDOKU, turned)], CPU)
         assert as_it_is.certainty is not None
         own = np.empty(16, np.float32)
-        own[views.sources(drawn[chain])[0]] = as_it_is.certainty[-1].reshape(-1)
+        own[views.moves(drawn[chain])[0][0]] = as_it_is.certainty[-1].reshape(-1)
         assert certainty == pytest.approx(own, abs=1e-5)
 
 

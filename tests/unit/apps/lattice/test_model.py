@@ -255,7 +255,7 @@ def test_with_units_every_symmetry_of_sudoku_is_the_model_s() -> None:
     state = inner.all_candidates(sudoku_examples(9)["inputs"])
     symmetries = sudoku_symmetries(9)
     moves = np.random.default_rng(0).integers(symmetries.num_moves, size=1)
-    cells = torch.from_numpy(symmetries.sources(moves)[0])
+    cells = torch.from_numpy(symmetries.cells(moves)[0])
     plain, moved = heads_of(inner, state), heads_of(inner, state[:, cells])
     for name in ("logits", "candidates_logits"):
         torch.testing.assert_close(moved[name], plain[name][:, cells], rtol=0, atol=1e-10)

@@ -16,8 +16,7 @@ from dataset.arc.tasks import encode_canvas
 from dataset.format.schema import ARC_PALETTE
 from dataset.kinds import KINDS, KindConfig
 from dataset.kinds.arc import ARC
-from dataset.kinds.base import Kind, Puzzle, Verdict
-from dataset.kinds.board import BoardLook, TokenLook
+from dataset.kinds.base import BoardLook, Kind, Puzzle, TokenLook, Verdict
 from dataset.kinds.maze import MAZE
 from dataset.kinds.sudoku import SUDOKU
 from dataset.maze import rules as maze

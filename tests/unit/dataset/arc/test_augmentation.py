@@ -11,6 +11,7 @@ from dataset.arc.augmentation import (
 )
 
 GRID = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.uint8)
+LEANING = GRID // 3 % 2
 COLOURS = np.array([0, 1, 9, 2, 8, 3, 7, 4, 6, 5], dtype=np.uint8)
 
 
@@ -38,22 +39,15 @@ def test_names_are_read(name: str, task: str, view: int, colours: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    "name",
     [
-        ("", "no name"),
-        ("a|||", "no name"),
-        ("|||t3|||0192837465", "no name"),
-        ("a|||t8|||0192837465", "view '8'"),
-        ("a_t9_0192837465", "view '9'"),
-        ("a|||t3|||1092837465", "colours '1092837465'"),
-        ("a|||t3|||0192837464", "colours '0192837464'"),
-        ("a|||t3|||019283746", "colours '019283746'"),
-        ("a|||t3|||019283746\u0665", "colours"),
-        ("a|||t3|||0192837465|||t3|||0192837465", "augmented twice"),
+        *("", "a|||", "|||t3|||0192837465", "a|||t8|||0192837465", "a_t9_0192837465"),
+        *("a|||t3|||1092837465", "a|||t3|||0192837464", "a|||t3|||019283746"),
+        *("a|||t3|||019283746\u0665", "a|||t3|||0192837465|||t3|||0192837465"),
     ],
 )
-def test_wrong_names_are_refused(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message.replace("|", r"\|")):
+def test_wrong_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is no name of a puzzle; accepted: TASK, or"):
         parse_identifier(name)
 
 
@@ -89,7 +83,7 @@ def test_the_first_is_the_original_and_all_differ() -> None:
 SYMMETRIC = {
     "one cell": ([(np.array([[3]], np.uint8), np.array([[3]], np.uint8))], 9),
     "black": ([(np.zeros((3, 4), np.uint8), None)], 2),
-    "mirror images of each other": ([(GRID[:, ::-1] % 2, None), (GRID % 2, None)], 4 * 9),
+    "mirror images of each other": ([(LEANING[:, ::-1], None), (LEANING, None)], 4 * 9),
     "two colours": ([(np.eye(4, dtype=np.uint8) * 7, np.ones((2, 2), np.uint8) * 4)], 2 * 9 * 8),
 }
 

@@ -72,24 +72,25 @@ def test_fingerprint_and_manifest_cover_every_file(lazy_arc: Path, tmp_path: Pat
 
 
 TRAIN = "train/all__"
+PIXELS = {"num_classes": 256, "channels": 3, "unknown_label": 1, "derived": True}
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("augmentations.npy", put((3, 0), 8), "view 8 in row 3, expected 0 to 7"),
-        ("augmentations.npy", put((3, slice(1, 3)), 4), "colours [4, 4, "),
-        ("augmentations.npy", put((5, 1), 0), "in row 5, expected 1 to 9 in any order"),
-        ("augmentations.npy", put((5, 1), 255), "in row 5, expected 1 to 9 in any order"),
+        ("augmentations.npy", put((3, 0), 8), "in row 3, expected a view, 0 to 7"),
+        ("augmentations.npy", put((3, slice(1, 3)), 4), ", 4, 4, "),
+        ("augmentations.npy", put((5, 1), 0), "in row 5, expected a view, 0 to 7, and the"),
+        ("augmentations.npy", put((5, 1), 255), "in row 5, expected a view, 0 to 7, and the"),
         ("augmentations.npy", lambda a: a[:-1], "[35, 10], expected uint8 [36, 10]"),
         ("augmentations.npy", lambda a: a[:, 1:], "[36, 9], expected uint8 [36, 10]"),
         ("augmentations.npy", lambda a: a.astype(int), "int64 [36, 10], expected uint8"),
         (f"{TRAIN}source_indices.npy", put(0, 1), "offsets must start at 0"),
         (f"{TRAIN}source_indices.npy", put(-1, 99), "offsets must end at 14, found 99"),
         (f"{TRAIN}source_indices.npy", put(1, 0), "offsets must ascend"),
-        (f"{TRAIN}source_indices.npy", lambda a: a[[0, 1, 2, 3, 5]], "offsets must be 6, found 5"),
-        (f"{TRAIN}source_indices.npy", lambda a: a[:, None], "expected 1 dimension(s)"),
-        (f"{TRAIN}source_indices.npy", lambda a: a[:0], "offsets must start at 0"),
+        (f"{TRAIN}source_indices.npy", lambda a: a[[0, 1, 2, 3, 5]], "shape [5], expected [6]"),
+        (f"{TRAIN}source_indices.npy", lambda a: a[:, None], "shape [6, 1], expected [6]"),
+        (f"{TRAIN}source_indices.npy", lambda a: a[:0], "shape [0], expected [6]"),
         (f"{TRAIN}puzzle_indices.npy", put(1, 2), "puzzle 0 has 2 examples, but its group has 3"),
         (f"{TRAIN}puzzle_indices.npy", put(-1, 99), "puzzle 34 has 3 examples"),
         (f"{TRAIN}puzzle_identifiers.npy", put(2, 36), "identifier 36 in row 2"),
@@ -99,7 +100,7 @@ TRAIN = "train/all__"
         (f"{TRAIN}inputs.npy", put((2, 899), 2), "row 2 is no grid"),
         (f"{TRAIN}labels.npy", put((2, 899), 1), "row 2 is no grid"),
         (f"{TRAIN}labels.npy", put((12, 30), 1), "row 12 is no grid"),
-        (f"{TRAIN}labels.npy", lambda a: a[1:], "shape [13, 900], but inputs have [14, 900]"),
+        (f"{TRAIN}labels.npy", lambda a: a[1:], "shape [13, 900], expected [14, 900]"),
     ],
 )
 def test_damaged_file_is_named(
@@ -120,6 +121,9 @@ def test_labels_may_be_unknown(built: Path):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
+        ("fields", {"pixels": PIXELS | {"derived": False}}, "fields.pixels is LabelField"),
+        ("fields", {"pixels": PIXELS | {"num_classes": 10}}, "fields.pixels is LabelField"),
+        ("fields", {"colours": PIXELS}, "fields.colours is LabelField"),
         ("format", "lazy", "format is 'lazy', expected 'lazy_arc' or no such key"),
         ("format", 1, "format is 1"),
         ("vocab_size", 13, "vocab_size is 13, expected 12 in the format lazy_arc"),

@@ -8,8 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dataset.kinds.maze import MAZE as KIND
 from dataset.maze import rules
-from dataset.maze.rules import check_paths, path_actions, solve, text_to_tokens, tokens_to_text
+from dataset.maze.rules import check_paths, path_actions, solve, text_to_tokens
+
+
+def text_of(tokens: np.ndarray) -> str:
+    return KIND.board(0).text(tokens.reshape(1, -1))
 
 
 def tokens(*drawings: str) -> np.ndarray:
@@ -24,23 +29,19 @@ def verdict(maze: str, drawing: str) -> tuple[bool, bool]:
 
 def test_tokens_are_the_published_ones():
     assert tokens("# SGo").tolist() == [[1, 2, 3, 4, 5]]
-    assert tokens_to_text(np.array([[1, 2], [3, 4]])) == "# SG"
-    assert tokens_to_text(np.array([5, 0])) == "o?"
-
-
-def test_other_characters_and_tokens_are_refused():
     for text in (".", "O", "s", "é", "\udcff", "\0", "\n"):
         assert tokens(text).tolist() == [[0]]
-    for token in (-1, 6):
-        with pytest.raises(ValueError, match="accepted: 0 to 5"):
-            tokens_to_text(np.array([1, token]))
 
 
-def test_grid_sizes():
-    assert [rules.grid_size(size * size) for size in (2, 3, 30, 362)] == [2, 3, 30, 362]
-    for cells in (0, 1, 2, 899):
-        with pytest.raises(ValueError, match=f"{cells} cells"):
-            rules.grid_size(cells)
+def test_tokens_of_no_grid_are_refused():
+    for cells, message in (
+        ([1, 2, 3], "3 cells are no square grid"),
+        ([1], "1 cells are no square grid"),
+        ([1, 2, 3, 6], "tokens from 1 to 6; accepted: 0 to 5"),
+        ([1, 2, -1, 4], "tokens from -1 to 4; accepted: 0 to 5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            KIND.to_grid(np.array(cells))
 
 
 def test_what_is_a_maze():
@@ -64,7 +65,7 @@ def test_what_is_a_maze():
 )
 def test_of_equal_paths_it_is_the_one_down_first(maze: str, answer: str, moves: int):
     labels, found = solve(tokens(maze))
-    assert (tokens_to_text(labels[0]), found.tolist()) == (answer, [moves])
+    assert (text_of(labels[0]), found.tolist()) == (answer, [moves])
 
 
 # Drawn paths

@@ -39,14 +39,14 @@ def test_streams_stay_what_they_were():
 def test_number_of_symmetries(size: int, moves: int, relabellings: int):
     symmetries = sudoku_symmetries(size)
     assert symmetries.num_moves == moves
-    assert symmetries.num_symmetries == moves * relabellings
+    assert symmetries.number == moves * relabellings
 
 
 @pytest.mark.parametrize("size", [4, 6])
 def test_moves_are_all_different_and_keep_units_together(size: int):
     """At sizes 4 and 6 all of them, and there are no more: see the known orders of the groups."""
     symmetries = sudoku_symmetries(size)
-    sources = symmetries.sources()
+    sources = symmetries.cells()
     assert len(np.unique(sources, axis=0)) == symmetries.num_moves
     assert (np.sort(sources, axis=1) == np.arange(size * size)).all()
     related = same_unit(size)
@@ -66,7 +66,7 @@ def test_digit_permutations_are_all_there_and_spare_pad_and_empty(size: int):
 def test_apply_equals_its_definition():
     symmetries = sudoku_symmetries(9)
     words = random_words(4, Stream.SUBSAMPLE, (0, 0, 0, 0), 50)
-    numbers = (words % np.uint64(symmetries.num_symmetries)).astype(np.int64)
+    numbers = (words % np.uint64(symmetries.number)).astype(np.int64)
     board = tokens(QUESTION)
     (images,) = symmetries.apply(numbers, np.repeat(board, 50, axis=0))
     for number, image in zip(numbers.tolist(), images, strict=True):
