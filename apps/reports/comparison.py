@@ -3,26 +3,23 @@
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 
-from apps.reports.curves import colours_of, compared_figures, parallel_coordinates
+from apps.reports.curves import colours_of, compared_figures
 from apps.reports.figure import MAX_GROUPS, NUM_COLOURS, Figure
-from apps.reports.html import Cell, details, figure, intro, share, state, table, text, tile, words
+from apps.reports.html import Cell, figure, intro, share, state, table, text, tile, words
 from apps.reports.page import Page
 from apps.reports.puzzles import difficulty_figures, steps_figure
 from apps.reports.reading import Run
 from apps.reports.single import header, headline_tile, warnings_tile
 from apps.reports.tables import Headline, differing, headline, notes_html, warnings_html
-from apps.sweeps.table import WRITERS, Row, lines_of, over_seeds
+from apps.sweeps.table import Row, lines_of, over_seeds
 from runtime.text import duration, many, shown
 
 # Runs that stand side by side in a table of their settings; of more the settings are columns.
 _MAX_COLUMNS = 6
 _MAX_SETTINGS = 30
-_MAX_AXES = 8
 _MAX_POINTS = 60_000
-_SUFFIXES = {"markdown": "md", "csv": "csv", "latex": "tex"}
 
 
 def page_of(runs: Sequence[Run], title: str, detail: float = 1.0) -> Page:
@@ -39,8 +36,7 @@ def page_of(runs: Sequence[Run], title: str, detail: float = 1.0) -> Page:
     settings = differing(runs)
     page.add("runs", "All runs", _table(found, settings if len(runs) > _MAX_COLUMNS else {}))
     page.add("seeds", "Means over seeds", _seeds_html(runs))
-    page.add("swept", "What was tried", page.draw(_swept_figures(found, settings)))
-    colours = colours_of(labels, [best.estimate.value if best else None for _, best in found])
+    colours = colours_of(labels)
     by_label = dict(zip(labels, runs, strict=True))
     drawn = page.draw(compared_figures(by_label, colours, int(_MAX_POINTS * detail)))
     page.add("curves", "Curves", _key(colours) + drawn if drawn else "")
@@ -143,25 +139,21 @@ def _tried(runs: Sequence[Run], settings: Mapping[str, Sequence[str]]) -> list[s
 
 
 def _seeds_html(runs: Sequence[Run]) -> str:
-    """Return the table over seeds, and below it its text in each form; nothing without seeds."""
-    names, *rows = lines = seed_table(runs)
+    """Return the table over seeds; nothing without several of them."""
+    names, *rows = seed_table(runs)
     if not any(int(row[-1]) > 1 for row in rows):
         return ""
     cells = [[*map(words, row[:-3]), *map(_setting, row[-3:])] for row in rows]
     told = (
         "Runs that differ in nothing but their seed are one row: mean, standard deviation, seeds."
     )
-    parts = [intro(told), table(list(map(text, names)), cells, sortable=True)]
-    for form, write in WRITERS.items():
-        file = f' data-file="means.{_SUFFIXES[form]}"'
-        parts.append(details(f"as {form}", f"<pre>{escape(write(lines))}</pre>", file))
-    return "".join(parts)
+    return intro(told) + table(list(map(text, names)), cells, sortable=True)
 
 
 def _key(colours: Mapping[str, str]) -> str:
-    """Return which colour is whose; of many runs what the colours say."""
+    """Return which colour is whose; many runs share the colours."""
     if len(colours) > NUM_COLOURS:
-        return intro("The stronger the colour, the higher the run's score.")
+        return intro("Point at a curve to read which run it is.")
     entries = "".join(
         f'<li><span class="swatch" data-colour="{colour}"></span>{text(label)}</li>'
         for label, colour in colours.items()
@@ -182,26 +174,6 @@ def _setting(value: str) -> Cell:
         return Cell(cell.html, float(value), "n")
     except ValueError:
         return cell
-
-
-def _swept_figures(
-    found: Sequence[tuple[Run, Headline | None]], settings: Mapping[str, Sequence[str]]
-) -> list[Figure]:
-    """Return parallel coordinates of the runs with a score, where they differ in anything; before
-    there are scores, with the last loss.
-    """
-    scores = {place: best.estimate.value for place, (_, best) in enumerate(found) if best}
-    names = {best.name for _, best in found if best}
-    if not scores:
-        losses = ((place, run.status.loss) for place, (run, _) in enumerate(found))
-        scores, names = {place: loss for place, loss in losses if loss is not None}, {"last loss"}
-    keys = _tried([run for run, _ in found], settings)
-    # Runs that differ in too much were not made to be compared.
-    if len(scores) < 3 or not 0 < len(keys) <= _MAX_AXES or len(names) > 1:
-        return []
-    labels = [found[place][0].name for place in scores]
-    values = {key: [settings[key][place] for place in scores] for key in keys}
-    return [parallel_coordinates(labels, values, list(scores.values()), names.pop())]
 
 
 def _puzzle_figures(runs: Sequence[Run]) -> list[Figure]:

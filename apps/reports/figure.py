@@ -1,8 +1,7 @@
 """A figure of a report as plotly's JSON, made without plotly: the page's script draws it.
 
 A colour is a name that the script replaces by one of the light or the dark palette: `@0` to `@9`
-for curves, `@0~` for a band behind one, `@score 0.5` between the worst and the best of several,
-`@text`, `@muted`, `@card`, `@bad`.
+for curves, `@text`, `@muted`, `@card`, `@bad`.
 """
 
 import math
@@ -26,19 +25,16 @@ class Figure:
 
     Attributes:
         data, layout: as plotly has them.
-        selects: it is as wide as the page, and a box that is drawn in it leaves the curves alone
-            that pass through it.
     """
 
     title: str
     caption: str
     data: list[dict[str, Any]]
     layout: dict[str, Any] = field(default_factory=dict)
-    selects: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return what the page's script reads."""
-        return {"data": self.data, "layout": self.layout, "selects": self.selects}
+        return {"data": self.data, "layout": self.layout}
 
 
 def plain(text: object) -> str:

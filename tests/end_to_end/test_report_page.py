@@ -178,55 +178,6 @@ def test_a_sweep_is_sorted_by_the_keyboard(opened: Any, make_sweep: Any) -> None
     assert values == sorted(values, reverse=True)
 
 
-def test_means_over_seeds_are_copied_and_saved_as_they_stand(
-    opened: Any, make_sweep: Any, tmp_path: Path
-) -> None:
-    page = opened(write_report([make_sweep()])[0])
-    (place,) = page.find_elements("css selector", "details[data-file='means.csv']")
-    place.find_element("css selector", "summary").click()
-    copy, save = place.find_elements("css selector", "button")
-    copy.click()
-    copied = page.execute_script("return getSelection().toString()")
-    assert copied.strip().splitlines()[1] == "0.003,0.625,0.03536,2"
-    allowed = {"behavior": "allow", "downloadPath": str(tmp_path)}
-    page.execute_cdp_cmd("Browser.setDownloadBehavior", allowed)
-    save.click()
-    end = time.monotonic() + 30
-    while not (tmp_path / "means.csv").exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    assert copied.strip() == (tmp_path / "means.csv").read_text().strip()
-    assert errors(page) == []
-
-
-def test_a_box_on_an_axis_leaves_the_runs_that_pass_through_it(
-    opened: Any, make_sweep: Any
-) -> None:
-    from selenium.webdriver import ActionChains
-
-    page = opened(write_report([make_sweep(rates=(1e-3, 1e-2, 3e-3))])[0])
-    place = page.find_element("css selector", ".wide .plot")
-    page.execute_script(
-        "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", place
-    )
-    # The upper end of the first axis, lr = 0.01, in pixels from the middle of the figure.
-    x, y = page.execute_script(
-        "const { xaxis, yaxis } = arguments[0]._fullLayout, box = arguments[0];"
-        "return [xaxis._offset + xaxis.d2p(0) - box.clientWidth / 2,"
-        " yaxis._offset + yaxis.d2p(1) - box.clientHeight / 2]",
-        place,
-    )
-    drag = ActionChains(page).move_to_element_with_offset(place, int(x) - 15, int(y) - 8)
-    drag.click_and_hold().move_by_offset(15, 10).move_by_offset(15, 10).release().perform()
-    faded = "arguments[0].data.map((one) => one.opacity < 1 ? 1 : 0)"
-    end = time.monotonic() + 30
-    while not any(gone := page.execute_script(f"return {faded}", place)):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    texts = page.execute_script("return arguments[0].data.map((one) => one.text)", place)
-    assert gone == [int("lr = 0.01" not in text) for text in texts]
-
-
 def test_hostile_names_are_text(opened: Any, make_run_folder: Any) -> None:
     folders = []
     for name in ("<script>alert(1)<", "b"):
