@@ -190,9 +190,8 @@ def draw(trained: TrainedModel) -> bytes | None:
     """Return a moving picture of the first test puzzle being solved, None where there is none."""
     import torch
 
-    from apps.reports.animation import as_gif
     from apps.reports.asking import kind_read_by, load_for, search_for
-    from apps.reports.frames import frames_of_rounds, frames_of_steps, picture_of, thinned
+    from apps.reports.frames import as_gif, frames_of_rounds, frames_of_steps
     from evaluation.config import ArchOverrides, SearchSettings
     from evaluation.puzzles import kind_of_data, puzzles_of
     from evaluation.solve import reason
@@ -214,7 +213,7 @@ def draw(trained: TrainedModel) -> bytes | None:
     else:
         (reasoning,) = reason(model, [puzzle], device)
         frames = frames_of_steps(reasoning)
-    return as_gif([picture_of(frame) for frame in thinned(frames, _MOST_FRAMES)])
+    return as_gif(frames, _MOST_FRAMES)
 
 
 def push(folder: Path, options: argparse.Namespace) -> str:

@@ -5,11 +5,9 @@ import numpy as np
 import pytest
 
 from apps.reports import grids
-from apps.reports.animation import as_page
 from apps.reports.asking import note_on
 from apps.reports.boards import RING, Board, asked, draw, panels_of
 from apps.reports.drawing import Rectangle, Words
-from apps.reports.frames import Frame
 from apps.reports.terminal import as_text, side_by_side
 from dataset.arc.augmentation import augment_grid, format_identifier
 from dataset.arc.tasks import encode_canvas
@@ -120,10 +118,9 @@ def test_a_kind_from_elsewhere_is_drawn_everywhere(monkeypatch: pytest.MonkeyPat
     assert (fills.count("#ff66aa"), fills.count("#00aaaa"), fills.count(RING)) == (1, 8, 4)
     cells = [shape for shape in draw(board).shapes if isinstance(shape, Rectangle)]
     assert {round(each.width) for each in cells if each.fill == "#00aaaa"} == {94}  # Of 145.
-    # In a report, on a page of its own and in the viewer.
+    # In a report and in the viewer.
     html = grids.svg(grids.look_of("flag", 3), answer, "x", marked=board.wrong)
     assert all(f'fill="{colour}"' in html for colour in ("#ff66aa", "#00aaaa", RING))
-    assert '[fill="#00aaaa"]' not in as_page([Frame(board, "step", [])], "A flag")
     facts = json.loads(json.dumps(asdict(board.look)))
     assert [(one["text"], one["fill"], one["keys"]) for one in facts["tokens"]] == [
         ("p", "#ff66aa", ["p"]),
