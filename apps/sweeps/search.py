@@ -1,13 +1,12 @@
 """Search with Optuna: it suggests the values of the next jobs from the results of those before.
 
-The study is the record of the trials: a journal on disk, or a database. One process at a time works
+The study, a journal in the sweep's folder, is the record of the trials. One process at a time works
 on it. A trial of a process that was killed is queued again with its parameters; its job goes on
 from its last checkpoint.
 """
 
 import logging
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +23,8 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy.exc import DBAPIError
 
 from apps.sweeps.config import OptunaConfig, Sampler, SamplerConfig
 from apps.sweeps.folder import JobRecord, State
@@ -37,14 +35,12 @@ from runtime.text import shown
 from training.config.explain import did_you_mean
 
 # Attributes of a trial: the exit code of a job that failed; of a trial that was queued again, its
-# values. Of a study: what its trials have in common, and the folder of the search.
-EXIT_CODE, VALUES = "exit_code", "values"
-SETTINGS, FOLDER = "settings", "folder"
+# values. Of a study: what its trials have in common.
+EXIT_CODE, VALUES, SETTINGS = "exit_code", "values", "settings"
 
 _LOOK_SHARE = 0.05
 _MOST_REPEATS, _REPEATS_OF_SAMPLER = 100, 10
 _MOST_FAILURES = 3
-_MOST_OPENINGS, _OPENING_SECONDS = 6, 0.2
 
 _STATES: dict[TrialState, State] = {
     TrialState.COMPLETE: "finished",
@@ -105,66 +101,40 @@ def require_evaluations(config: OptunaConfig, objective: str, settings: MachineS
 
 
 def open_study(config: OptunaConfig, folder: Path, settings: str) -> optuna.Study:
-    """Open the study of a search, or create it: a journal in `folder`, or where `config` says.
+    """Open the study of a search, or create it, in `folder`.
 
     Args:
         settings: stands for what its trials have in common.
     Raises:
-        ConfigError: the storage cannot be used, or has trials with other settings or of another
-            folder.
+        ConfigError: it cannot be read, or has trials with other settings.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # It would say that another package makes suggestions of `gp` faster: they take a second.
     logging.getLogger("optuna._gp").setLevel(logging.ERROR)
-    place = config.storage or str(folder / "study.journal")
-    name = config.study_name or folder.name
+    path = folder / "study.journal"
     try:
-        study = _create_study(config, place, name)
-    except Exception as error:  # Of many kinds: the drivers of databases have their own.
-        reason = shown(str(error).splitlines()[0], 300)
-        raise ConfigError(f"hydra.sweeper.storage={shown(place)}: {reason}") from None
-    known = {SETTINGS: settings} | ({FOLDER: str(folder.resolve())} if config.storage else {})
-    is_other = study.direction.name.lower() != config.direction
-    if is_other or any(study.user_attrs.get(key, value) != value for key, value in known.items()):
-        raise ConfigError(
-            f"{place}: the search {shown(name)} was begun with other settings, or in another "
-            "folder: choose another sweep_name or hydra.sweeper.study_name"
+        study = optuna.create_study(
+            storage=_journal(path.absolute()),
+            study_name=folder.name,
+            direction=config.direction,
+            pruner=_PRUNERS[config.pruner](),
+            load_if_exists=True,
         )
-    if FOLDER in known:
-        study.set_user_attr(FOLDER, known[FOLDER])
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {shown(str(error).splitlines()[0], 300)}") from None
+    is_other = study.direction.name.lower() != config.direction
+    if is_other or study.user_attrs.get(SETTINGS, settings) != settings:
+        raise ConfigError(f"{path}: was begun with other settings: choose another sweep_name")
     return study
 
 
-def _create_study(config: OptunaConfig, place: str, name: str) -> optuna.Study:
-    storage = place if "://" in place else _journal(os.path.abspath(place))
-    attempt = 0
-    while True:
-        attempt += 1
-        try:
-            return optuna.create_study(
-                storage=storage,
-                study_name=name,
-                direction=config.direction,
-                pruner=_PRUNERS[config.pruner](),
-                load_if_exists=True,
-            )
-        except DBAPIError:  # Where several searches begin at once, each creates the tables.
-            if attempt == _MOST_OPENINGS:
-                raise
-            time.sleep(_OPENING_SECONDS * attempt)
-
-
-def _journal(path: str) -> optuna.storages.JournalStorage:
-    """Open a journal; half a record, left by a process that died, is cut off."""
-    lock = JournalFileOpenLock(path)
-    backend = JournalFileBackend(path, lock)
-    lock.acquire()
-    try:
-        with open(path, "rb+") as file:
-            file.truncate(file.read().rfind(b"\n") + 1)
-    finally:
-        lock.release()
-    return optuna.storages.JournalStorage(backend)
+def _journal(path: Path) -> optuna.storages.JournalStorage:
+    """Open a journal; half a record and a lock, left by a process that died, are removed."""
+    Path(f"{path}.lock").unlink(missing_ok=True)
+    with path.open("ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+    return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
 
 
 @dataclass

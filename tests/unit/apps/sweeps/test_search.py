@@ -163,39 +163,14 @@ def test_a_later_trial_without_the_metric_has_failed(tmp_path: Path) -> None:
     assert trials.search.jobs[str(failed)].exit_code == 0
 
 
-def test_half_a_record_in_the_journal_is_cut_off(tmp_path: Path) -> None:
+def test_half_a_record_and_a_lock_that_a_dead_process_left_are_removed(tmp_path: Path) -> None:
     Trials(tmp_path, n_trials=2).end(0)
     with (tmp_path / "study.journal").open("a") as journal:
         journal.write('{"op_code":4,"wor')
+    (tmp_path / "study.journal.lock").touch()
     after = Trials(tmp_path, n_trials=2)
     assert len(after.finish_all()) == 1
     assert after.states() == ["finished"] * 2
-
-
-@pytest.mark.slow
-def test_a_lock_that_a_dead_process_left_ends_after_half_a_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = Path("multirun")
-    folder.mkdir()
-    Trials(folder, n_trials=2).end(0)
-    (folder / "study.journal.lock").touch()
-    assert len(Trials(folder, n_trials=2).finish_all()) == 1
-    assert not (folder / "study.journal.lock").exists()
-
-
-@pytest.mark.parametrize("storage", ["sqlite:///FOLDER/study.db", "FOLDER/other.journal"])
-def test_the_study_may_lie_elsewhere_and_belongs_to_one_folder(
-    tmp_path: Path, storage: str
-) -> None:
-    place = storage.replace("FOLDER", str(tmp_path))
-    chosen = {"storage": place, "study_name": "mine"}
-    Trials(tmp_path / "here", **chosen).end(0)
-    assert len(Trials(tmp_path / "here", **chosen).finish_all()) == 2
-    with pytest.raises(ConfigError, match="or in another folder: choose another"):
-        Trials(tmp_path / "there", **chosen)
-    assert len(Trials(tmp_path / "there", storage=place, study_name="other").finish_all()) == 3
 
 
 @pytest.mark.parametrize("pruner", ["median", "hyperband"])
