@@ -196,12 +196,8 @@ def test_other_cases_are_not_compared(report: Any, other: dict[str, Any]) -> Non
     assert said == ("batch_size" in other)
 
 
-RANKS = '{"environment": {}, "num_ranks": 2, "cases": []}'
-
-
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "No such file"), ("{", "Expecting"), ("[]", "is not what this"), (RANKS, "product_gf")],
+    ("content", "message"), [(None, "No such file"), ("{", "Expecting"), ("[]", "is not what this")]
 )
 def test_a_file_that_is_no_report_is_refused(content: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "old.json"
@@ -209,23 +205,6 @@ def test_a_file_that_is_no_report_is_refused(content: Any, message: str, tmp_pat
         path.write_text(content)
     with pytest.raises(ConfigError, match=message):
         benchmark.read_report(path)
-
-
-# Several ranks
-
-
-@pytest.mark.slow
-def test_ranks_are_compared_with_one_process() -> None:
-    report, table = benchmark.run_ranks({"demo": TINY}, 0.1, 2)
-    (case,) = report["cases"]
-    assert min(case["one"]["step"], case["ranks"]["step"]) > 0
-    assert "1 x 2 rows" in table
-    assert "2 x 2 rows" in table
-
-
-def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
-    with pytest.raises(ConfigError, match="multiple of the number of ranks, 3"):
-        benchmark.run_ranks({"tiny": TINY}, 0.1, 3)
 
 
 def test_the_demo_is_written_out() -> None:
