@@ -1,4 +1,4 @@
-"""Time what scripts/gpu_programme.py asks for: our code, the published code, the machine."""
+"""Time the train step of the published code, beside scripts/benchmark.py."""
 
 import sys
 

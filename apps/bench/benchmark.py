@@ -63,7 +63,11 @@ CASES = {
         *("arch.puzzle_emb_ndim=0", "arch.puzzle_emb_len=0", "arch.halt_max_steps=4"),
         *("global_batch_size=32", "lr=2.5e-3", "lr_min_ratio=0.0", "lr_warmup_steps=100"),
     ),
+    # For GPUs, when asked for by name.
+    "hrm": ("experiment=hrm_sudoku_extreme_1k",),
+    "trm-mlp": ("experiment=trm_sudoku_extreme_1k_mlp",),
 }
+USUAL = ("published", "small", "demo")
 # Of mazes, in shape; a case that names no head which needs them does not read them.
 SYNTHETIC_FIELDS = {
     "actions": LabelField(num_classes=5),
@@ -109,7 +113,7 @@ class Activity(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line, measure, print the table and write the JSON."""
     options = _parser().parse_intermixed_args(arguments)
-    cases = {name: (*CASES[name], *options.settings) for name in options.case or CASES}
+    cases = {name: (*CASES[name], *options.settings) for name in options.case or USUAL}
     try:
         if not os.access(options.output.parent, os.W_OK) or options.output.is_dir():
             raise ConfigError(f"--output {options.output}: not a file that can be written here")
@@ -137,6 +141,8 @@ def run(cases: Mapping[str, Sequence[str]], effort: Effort) -> dict[str, Any]:
     first = next(iter(configs.values()))
     prepare_host(first.num_threads)
     environment = describe_environment(first.device)
+    if first.device == "cuda":  # A large GPU needs large products to show its rate.
+        effort = effort._replace(product_sizes=(2048, 4096, 8192))
     results: list[dict[str, Any]] = []
     rates: dict[str, dict[str, float]] = {}  # GFLOP/s by number format and width
     for name, config in configs.items():
@@ -342,6 +348,7 @@ def describe_environment(device: str) -> dict[str, Any]:
         commit = told.strip()
     return {
         "torch": torch.__version__,
+        "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "system": platform.platform(),
         "cpu": cpu.get("model name", platform.processor() or platform.machine()),
@@ -423,7 +430,8 @@ def _parser() -> argparse.ArgumentParser:
         description=str(__doc__).split("\n")[0],
         epilog=f"cases: {', '.join(CASES)}; settings are those of pretrain.py",
     )
-    parser.add_argument("--case", action="append", choices=tuple(CASES), help="default: all")
+    usual = f"default: {', '.join(USUAL)}"
+    parser.add_argument("--case", action="append", choices=tuple(CASES), help=usual)
     seconds = "of each measurement (default 10)"
     parser.add_argument("--seconds", type=float, default=Effort().seconds, help=seconds)
     compare = "an earlier file of the same machine: print times divided by those in it"

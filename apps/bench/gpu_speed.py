@@ -1,11 +1,9 @@
-"""What scripts/gpu_programme.py times: our code, the published code, and the machine they run on.
+"""The train step of the published code, timed beside ours.
 
-    python -m scripts.gpu_speed machine DEVICE
-    python -m scripts.gpu_speed ours NAME SECONDS KEY=VALUE ...
-    python -m scripts.gpu_speed published FOLDER NAME SECONDS KEY=VALUE ...
+    python -m scripts.gpu_speed FOLDER NAME SECONDS KEY=VALUE ...
 
-Settings are those of pretrain.py. The JSON goes to the file named in $RESULT, in the form of
-scripts/benchmark.py, whose functions measure both codes in the same way.
+Settings are those of pretrain.py. Prints what scripts/benchmark.py writes of a case as JSON; its
+functions measure both codes in the same way.
 """
 
 import contextlib
@@ -13,30 +11,25 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
-import os
 import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.cuda import nccl
 from torch.optim import AdamW, Optimizer
 
 from apps.bench import benchmark
 from models.architectures import ArchConfig
-from models.config import AttentionBackend, DataFacts
-from models.layers import require_backend
+from models.config import DataFacts
 from models.operations import count_flop
 from models.registry import arch_on_device
 from models.technique import TechniquesConfig
 from runtime.compiler import choose_compiling
 from runtime.device import prepare_host, resolve_device
-from runtime.errors import ConfigError
-from runtime.files import write_atomically
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 
@@ -49,39 +42,8 @@ SUDOKU = DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure what the arguments name and write the JSON."""
-    what, *rest = arguments
-    report = {"machine": machine, "ours": ours, "published": published}[what](*rest)
-    write_atomically(Path(os.environ["RESULT"]), json.dumps(report, indent=1))
-
-
-def machine(device: str) -> dict[str, Any]:
-    """Describe the machine."""
-    kind = resolve_device(device)
-    facts = benchmark.describe_environment(kind)
-    facts |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
-    if kind == "cuda":
-        properties = torch.cuda.get_device_properties(0)
-        facts["memory_gib"] = round(properties.total_memory / 2**30, 1)
-        facts["multiprocessors"] = properties.multi_processor_count
-        facts["nccl"] = ".".join(map(str, nccl.version()))
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            facts["triton"] = importlib.metadata.version("triton")
-    backends = []
-    for backend in get_args(AttentionBackend):
-        with contextlib.suppress(ConfigError):
-            require_backend(backend, torch.device(kind))
-            backends.append(backend)
-    return {"machine": facts | {"attention": " ".join(backends)}}
-
-
-def ours(name: str, seconds: str, *settings: str) -> dict[str, Any]:
-    """Measure a configuration as `scripts/benchmark.py` does its cases."""
-    device = resolve_device(load_config(TrainConfig, "cfg_pretrain", settings).device)
-    # A large GPU needs large products to show its rate.
-    sizes = (2048, 4096, 8192) if device == "cuda" else (64,)
-    effort = benchmark.Effort(seconds=float(seconds), product_sizes=sizes)
-    return benchmark.run({name: settings}, effort)
+    """Measure what the arguments name and print the JSON."""
+    sys.stdout.write(json.dumps(published(*arguments), indent=1) + "\n")
 
 
 def published(folder: str, name: str, seconds: str, *settings: str) -> dict[str, Any]:
@@ -103,7 +65,7 @@ def published(folder: str, name: str, seconds: str, *settings: str) -> dict[str,
     activity = benchmark.Activity("train step", step, 1, 1, flop.train_step)
     timing = benchmark.measure(step, float(seconds), device)
     on_cuda = device.type == "cuda"
-    case = {
+    return {
         "name": name,
         "code": "published",
         "settings": list(settings),
@@ -115,7 +77,6 @@ def published(folder: str, name: str, seconds: str, *settings: str) -> dict[str,
         "peak_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20 if on_cuda else None,
         "lines": [benchmark.line_of(activity, timing, size)],
     }
-    return {"product_gflop_per_second": {}, "cases": [case]}
 
 
 def published_step(

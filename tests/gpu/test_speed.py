@@ -73,12 +73,11 @@ def test_published_code_is_timed(gpu: str, run_python: Any, tmp_path: Path) -> N
         file.write_text(source)
     settings = [*TINY_ARCH, "global_batch_size=4", f"device={gpu}", "compile=false"]
     theirs = ["techniques=[sparse_look_ahead]", "arch.techniques.sparse_look_ahead.every=2"]
-    command = ["-m", "scripts.gpu_speed", "published", str(tmp_path / "theirs"), "case", "0.01"]
-    result, root = tmp_path / "result.json", str(Path(__file__).resolve().parents[2])
-    path = ":".join([root, *filter(None, sys.path)])
-    done = run_python(*command, *settings, *theirs, env={"RESULT": str(result), "PYTHONPATH": path})
+    command = ["-m", "scripts.gpu_speed", str(tmp_path / "theirs"), "case", "0.01"]
+    path = ":".join([str(Path(__file__).resolve().parents[2]), *filter(None, sys.path)])
+    done = run_python(*command, *settings, *theirs, env={"PYTHONPATH": path})
     assert done.code == 0, done.err
-    (case,) = json.loads(result.read_text())["cases"]
+    case = json.loads(done.out)
     assert (case["code"], case["batch_size"]) == ("published", 4)
     assert case["parameters"] == 4 * 11 + 11
     assert case["optimizer"] == "AdamW" or gpu == "cuda"
