@@ -1,8 +1,7 @@
-"""Runs in the terminal: a line for each, and those that are followed."""
+"""Runs in the terminal: a line for each, or one of them in full."""
 
 import re
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -79,50 +78,6 @@ def _cells(status: Status) -> list[str]:
     loss = "-" if status.loss is None else f"{status.loss:.4g}"
     left = "-" if status.seconds_left is None else duration(status.seconds_left)
     return [steps, score, loss, left]
-
-
-def frames(folder: Path, interval: float, width: int) -> Iterator[tuple[list[Status], str]]:
-    """Yield where a run stands and a screen that shows it, again and again, until it is done; its
-    folder need not be there yet.
-    """
-    while True:
-        one = read_status(folder)
-        yield [one], screen(one, width)
-        if one.state == "done":
-            return
-        time.sleep(interval)
-
-
-def frames_of_all(folder: Path, interval: float, width: int) -> Iterator[tuple[list[Status], str]]:
-    """Yield where the runs in a folder stand that are at work, or were when it was last looked, and
-    a screen that shows them, again and again; where none is at work, it waits for the next one.
-    """
-    alive, ended = set[Path](), list[Status]()
-    while True:
-        runs = list_runs(folder)
-        at_work = [one for one in runs if one.state == "running"]
-        gone = [one for one in runs if one.folder in alive and one not in at_work]
-        alive = {one.folder for one in at_work}
-        ended = [one for one in [*gone, *ended] if one.folder not in alive][:_MAX_EVENTS]
-        yield [*at_work, *gone], _screen_of_all(at_work, ended, folder, width)
-        time.sleep(interval)
-
-
-def _screen_of_all(
-    at_work: Sequence[Status], ended: Sequence[Status], folder: Path, width: int
-) -> str:
-    """Return one run at work in full, several in a table with a bar for each; below, those that
-    have ended meanwhile.
-    """
-    parts = [f"no run is at work in {shown(folder, 200)}: waiting for the next one"]
-    if len(at_work) == 1:
-        parts = [screen(at_work[0], width)]
-    elif at_work:
-        parts = [as_text(at_work, in_colour=False, width=width)]
-        parts += ["\n".join([one.name, *_progress(one)]) for one in at_work]
-    if ended:
-        parts.append(f"ended:\n{as_text(ended, in_colour=False, width=width)}")
-    return "\n\n".join(parts)
 
 
 def screen(one: Status, width: int = 100) -> str:

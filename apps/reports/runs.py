@@ -8,14 +8,14 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from apps.reports.comparison import seed_table
-from apps.reports.listing import as_json, as_text, frames, frames_of_all, list_runs
+from apps.reports.listing import as_json, as_text, list_runs, screen
 from apps.reports.reading import read_run
-from apps.reports.status import Status
+from apps.reports.status import Status, read_status
 from apps.sweeps.table import WRITERS
 from runtime.errors import ConfigError, exit_code
 from runtime.process import print_error
@@ -31,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     where = "the folder with all runs (default: checkpoints)"
     add("folder", nargs="?", type=run_named, default=_ALL, help=where)
-    follow = "follow a run until its end (default: all that are at work, until ctrl-C)"
-    add("--watch", nargs="?", const=True, type=run_named, metavar="RUN", help=follow)
+    follow = "follow a run until its end (default: list all again and again, until ctrl-C)"
+    add("--watch", nargs="?", const=_ALL, type=run_named, metavar="RUN", help=follow)
     pause = "seconds between two looks at it (default: 2)"
     add("--interval", type=float, default=2.0, metavar="SECONDS", help=pause)
     add("--json", action="store_true", help="write JSON, for programs")
@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.table is not None:
             write_table(options.folder, options.table)
         elif options.watch is not None:
-            watch(options.folder, options.watch, max(0.1, options.interval))
+            run = None if options.watch == _ALL else options.watch
+            watch(options.folder, run, max(0.1, options.interval))
         else:
             show(_runs(options.folder), for_programs=options.json)
     except ConfigError as error:
@@ -65,13 +66,14 @@ def _runs(folder: Path) -> list[Status]:
 
 def show(runs: Sequence[Status], *, for_programs: bool) -> None:
     """Print the list of runs."""
-    if for_programs:
-        sys.stdout.write(json.dumps(list(map(as_json, runs)), indent=1) + "\n")
-    elif runs:
-        width, in_colour = terminal_width(sys.stdout), colours(sys.stdout)
-        sys.stdout.write(as_text(runs, in_colour=in_colour, width=width) + "\n")
-    else:
-        sys.stdout.write("there are no runs yet\n")
+    text = json.dumps(list(map(as_json, runs)), indent=1) if for_programs else _listed(runs)
+    sys.stdout.write(f"{text}\n")
+
+
+def _listed(runs: Sequence[Status]) -> str:
+    if not runs:
+        return "there are no runs yet"
+    return as_text(runs, in_colour=colours(sys.stdout), width=terminal_width(sys.stdout))
 
 
 def write_table(folder: Path, form: str) -> None:
@@ -82,25 +84,18 @@ def write_table(folder: Path, form: str) -> None:
     sys.stdout.write(WRITERS[form](lines))
 
 
-def watch(folder: Path, run: Path | Literal[True], interval: float) -> None:
-    """Show a run, which need not be there yet, or all that are at work, again and again; where no
-    terminal shows them, a line each time that one has moved.
+def watch(folder: Path, run: Path | None, interval: float) -> None:
+    """Show a run, which need not be there yet, until it is done, or the list of all without end;
+    where no terminal shows it, only what has changed.
     """
-    width = terminal_width(sys.stdout) or 200
-    if run is True:
-        if folder != _ALL:
-            _runs(folder)
-        shown = frames_of_all(folder, interval, width)
-    else:
-        shown = frames(run, interval, width)
-    told, is_terminal = dict[Path, object](), sys.stdout.isatty()
-    for runs, screen in shown:
-        if is_terminal or not (runs or told):
-            sys.stdout.write(f"{_CLEAR * is_terminal}{screen}\n")
-            told[folder] = None
-        for one in () if is_terminal else runs:
-            place = (one.state, one.step)
-            if told.get(one.folder) != place:
-                told[one.folder] = place
-                sys.stdout.write(as_text([one], in_colour=False).split("\n")[1] + "\n")
-        sys.stdout.flush()
+    told, clear = "", _CLEAR if sys.stdout.isatty() else ""
+    while True:
+        one = read_status(run) if run else None
+        text = screen(one, terminal_width(sys.stdout) or 200) if one else _listed(_runs(folder))
+        if clear or text != told:
+            sys.stdout.write(f"{clear}{text}\n")
+            sys.stdout.flush()
+        if one and one.state == "done":
+            return
+        told = text
+        time.sleep(interval)

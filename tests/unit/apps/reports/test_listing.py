@@ -1,13 +1,12 @@
 import json
 import re
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from apps.reports import runs
-from apps.reports.listing import as_text, frames, frames_of_all, list_runs, screen
+from apps.reports.listing import as_text, list_runs, screen
 from apps.reports.status import read_status
 from runtime.text import shown
 from training.checkpoint.lock import run_lock
@@ -58,52 +57,38 @@ def test_a_folder_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "nowhere: no such folder" in capsys.readouterr().err
 
 
-def test_a_run_is_followed_from_before_it_begins(make_run_folder: Make, tmp_path: Path) -> None:
-    shown_frames = frames(tmp_path / "run", 0.0, 80)
-    (one,), text = next(shown_frames)
-    assert one.state == "new"
-    assert "nothing was written yet" in text
-    folder = make_run_folder()
-    path, lines = folder / "metrics.jsonl", (folder / "metrics.jsonl").read_text().splitlines()
-    state = folder / "step_40" / "state.json"
-    content = json.loads(state.read_text())
-    state.write_text(json.dumps(content | {"iteration": 0, "step": 10, "total_steps": 100}))
-    with run_lock(folder):
-        path.write_text("\n".join(lines[:15]) + "\n" + lines[15][:20])
-        (one,), text = next(shown_frames)
-        assert (one.state, one.step) == ("running", 15)
-        path.write_text("\n".join(lines[:31]) + "\n")
-        (one,), text = next(shown_frames)
-    assert one.step == 30
-    assert "step 30 of 100" in text
-    assert re.search(r"30 of 100, \d[\d.e+]* a second", text)
-    assert "[##################....." in text
-    assert "evaluation at step 20: exact accuracy 75.0 %" in text
-    assert "warning: after step 20 the logits are flat" in text
-    assert len(text.splitlines()) < 20
-    state.write_text(json.dumps(content))
-    assert [one.state for (one,), _ in islice(shown_frames, 2)] == ["done"]
+def test_a_run_is_followed_from_before_it_begins(
+    make_run_folder: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    screens: list[str] = []
 
+    def look(_: float) -> None:
+        screens.append(capsys.readouterr().out)
+        if len(screens) == 1:
+            make_run_folder()
+            content = json.loads(state.read_text())
+            state.write_text(json.dumps(content | {"iteration": 0, "step": 10, "total_steps": 100}))
+            lock.__enter__()
+        else:
+            lock.__exit__(None, None, None)
+            content = json.loads(state.read_text())
+            state.write_text(json.dumps(content | {"iteration": 2}))
 
-def test_all_runs_at_work_are_followed_and_none_that_is_done(make_run_folder: Make) -> None:
-    done, first, second = (make_run_folder(name) for name in ("done", "first", "second"))
-    for folder in (first, second):
-        (folder / "step_40" / "state.json").write_text("{}")
-    looks = frames_of_all(done.parent, 0.0, 80)
-    runs, text = next(looks)
-    assert runs == []
-    assert "waiting for the next one" in text
-    with run_lock(first), run_lock(second):
-        runs, text = next(looks)
-        assert {one.name for one in runs} == {"first", "second"}
-        assert re.findall(r"^(\w+)\nstep 40", text, re.MULTILINE) == [one.name for one in runs]
-        assert "done" not in text
-    with run_lock(second):
-        runs, text = next(looks)
-        assert {one.name for one in runs} == {"first", "second"}  # How it ended is told, once.
-        assert re.search(r"^second: running", text)
-        assert re.search(r"ended:\n.*\nstopped  first", text)
-        assert [one.name for one in next(looks)[0]] == ["second"]
+    folder = tmp_path / "run"
+    state, lock = folder / "step_40" / "state.json", run_lock(folder)
+    monkeypatch.setattr("apps.reports.runs.time.sleep", look)
+    assert runs.main(["--watch", str(folder)]) == 0
+    screens.append(capsys.readouterr().out)
+    assert "nothing was written yet" in screens[0]
+    assert re.search(r"step 40 of 100, \d[\d.e+]* a second", screens[1])
+    assert "[########################...." in screens[1]
+    assert "evaluation at step 20: exact accuracy 75.0 %" in screens[1]
+    assert "warning: after step 20 the logits are flat" in screens[1]
+    assert len(screens[1].splitlines()) < 20
+    assert screens[2].startswith("run: done\n")
 
 
 @pytest.mark.parametrize("width", [70, 80, 120, 200])
@@ -116,18 +101,21 @@ def test_the_table_gives_way_in_its_widest_columns(make_run_folder: Make, width:
     assert re.search(r"done +(short|a-\S+) +40 +75.0 % +0.05 +-", text)
 
 
-def test_ctrl_c_ends_it_without_a_word(
+def test_all_runs_are_listed_until_ctrl_c(
     make_run_folder: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = make_run_folder()
+    folder, looks = make_run_folder(), iter("ab")
     (folder / "step_40" / "state.json").write_text("{}")
 
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
+    def wait(_: float) -> None:
+        if next(looks) == "b":
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr("apps.reports.listing.time.sleep", interrupt)
-    assert runs.main(["--watch", str(folder)]) == 0
-    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("apps.reports.runs.time.sleep", wait)
+    assert runs.main([str(folder.parent), "--watch"]) == 0
+    told = capsys.readouterr()
+    # Without a terminal what has not changed is said once.
+    assert (told.out.count("stopped  run"), told.err) == (1, "")
 
 
 def test_a_screen_of_damaged_metrics(make_run_folder: Make) -> None:
