@@ -87,8 +87,6 @@ class OptunaConfig(Schema):
     n_trials: Count = 20
     """trials in all, those of earlier starts included"""
     sampler: SamplerConfig = SamplerConfig()
-    pruner: Literal["none", "median", "hyperband"] = "none"
-    """gives up trials whose evaluations during training lag behind"""
     params: dict[str, str | StrictBool | int | float] | None = None
     """searched settings, as on the command line, which comes first"""
 
