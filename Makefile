@@ -84,22 +84,20 @@ bench: $(READY) ## Measure training, evaluation, data loading and optimizers on 
 weight: $(READY) ## Count lines by room, long functions, hard turns of phrase, and what a training step runs through
 	@$(PY) -m scripts.weight
 
-gpu: $(GPU_READY) ## Test and time all on one NVIDIA GPU into gpu/, each line for MINUTES=9 at most; REFERENCE=FOLDER: the published code too
+gpu: $(GPU_READY) ## Test and time all on one NVIDIA GPU into gpu/, each line for MINUTES=9 at most
 	$(GPU_WHEELS)
 	@mkdir -p gpu
 	-timeout -k 60 $(MINUTES)m $(GPU) $(GPU_TESTS)
 	-timeout -k 60 $(MINUTES)m $(GPU) -m scripts.benchmark $(GPU_CASES) compile=true --output gpu/compiled.json $(SETTINGS)
 	-timeout -k 60 $(MINUTES)m $(GPU) -m scripts.benchmark $(GPU_CASES) compile=false --output gpu/eager.json $(SETTINGS)
 	-timeout -k 60 $(MINUTES)m $(GPU) -m scripts.benchmark $(GPU_CASES) compile=true cuda_graph=true --output gpu/graph.json $(SETTINGS)
-	$(if $(REFERENCE),-timeout -k 60 $(MINUTES)m $(GPU) -m scripts.gpu_speed $(REFERENCE)/hrm hrm 2 experiment=hrm_sudoku_extreme_1k compile=true $(SETTINGS))
-	$(if $(REFERENCE),-timeout -k 60 $(MINUTES)m $(GPU) -m scripts.gpu_speed $(REFERENCE)/trm trm-mlp 2 experiment=trm_sudoku_extreme_1k_mlp compile=true $(SETTINGS))
 
 gpu-train: $(GPU_READY) ## Train EXPERIMENT=NAME for MINUTES=9 and save; the same command goes on
 	$(GPU_WHEELS)
 	timeout --kill-after=120 --preserve-status $(MINUTES)m \
 		$(TRAIN) experiment=$(EXPERIMENT) checkpoint_path=gpu/train/$(EXPERIMENT) $(SETTINGS) || [ $$? -eq 75 ]
 
-gpu-rehearsal: $(GPU_READY) ## Run the tests and the training of both on a CPU with tiny sizes
+gpu-rehearsal: $(GPU_READY) ## Run the tests and a training run of both on a CPU with tiny sizes
 	@rm -rf gpu/rehearsal
 	@GPU_REHEARSAL=1 TORCHDYNAMO_DISABLE=1 $(GPU) $(GPU_TESTS)
 	@$(REHEARSED_RUN) max_steps=1

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from apps.reports.curves import colours_of, compared_figures
-from apps.reports.figure import MAX_GROUPS, NUM_COLOURS, Figure
+from apps.reports.figure import NUM_COLOURS
 from apps.reports.html import Cell, figure, intro, share, state, table, text, tile, words
 from apps.reports.page import Page
-from apps.reports.puzzles import difficulty_figures, steps_figure
 from apps.reports.reading import Run
 from apps.reports.single import header, headline_tile, warnings_tile
 from apps.reports.tables import Headline, differing, headline, notes_html, warnings_html
@@ -40,7 +39,6 @@ def page_of(runs: Sequence[Run], title: str, detail: float = 1.0) -> Page:
     by_label = dict(zip(labels, runs, strict=True))
     drawn = page.draw(compared_figures(by_label, colours, int(_MAX_POINTS * detail)))
     page.add("curves", "Curves", _key(colours) + drawn if drawn else "")
-    page.add("puzzles", "Puzzle by puzzle", page.draw(_puzzle_figures(runs)))
     page.add("diagnosis", "Diagnosis", warnings_html(runs))
     if len(runs) <= _MAX_COLUMNS:
         page.add("settings", "Settings that differ", _settings_table(labels, settings))
@@ -174,11 +172,3 @@ def _setting(value: str) -> Cell:
         return Cell(cell.html, float(value), "n")
     except ValueError:
         return cell
-
-
-def _puzzle_figures(runs: Sequence[Run]) -> list[Figure]:
-    known = {run.name: [one for one in run.results if one.records] for run in runs}
-    results = {name: found[0] for name, found in known.items() if found}
-    results = dict(list(results.items())[:MAX_GROUPS])
-    figures = [steps_figure(results), *difficulty_figures(results)] if results else []
-    return [one for one in figures if one is not None]

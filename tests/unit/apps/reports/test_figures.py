@@ -14,7 +14,6 @@ from apps.reports.figure import Figure, log_axis
 from apps.reports.puzzles import (
     confusion_figures,
     difficulty_figures,
-    halts_figure,
     puzzle_figures,
     search_figure,
     steps_figure,
@@ -78,10 +77,10 @@ def test_curves_over_depth_say_of_what_they_are(run: Run) -> None:
     one, other = (Result("d", {"chains": chains, "data": [f"/x/{d}/test"]}) for d in ("<a>", "b"))
 
     def names(*depths: Result) -> list[str]:
-        figure = steps_figure({"": run.results[0]}, depths)
+        figure = steps_figure(run.results[0].records, depths)
         assert figure is not None
         assert figure.data[-1]["x"] == [4, 16]
-        return [trace["name"] for trace in figure.data][3:]
+        return [trace["name"] for trace in figure.data][1:]
 
     told = "set hard, 1,000 puzzles"
     several = "set hard, 8 chains, select=q, 1,000 puzzles"
@@ -98,35 +97,23 @@ def test_columns_of_odd_names_are_no_steps(run: Run) -> None:
         "right_after_" + "9" * 5000: [1, 1],
     }
     known = records_of(right_after_1=[1, 0], right_after_10=[1, 1], exact_accuracy=[1, 1], **odd)
-    figure = steps_figure({"": Result("r", {}, known)})
+    figure = steps_figure(known)
     assert figure is not None
     assert trace(figure, "2 puzzles")["x"] == [1, 10]
     # A single step is no curve.
-    result = Result("r", {}, records_of(right_after_1=[1, 0], exact_accuracy=[1, 0]))
-    assert steps_figure({"": result}) is None
-
-
-def test_halting_steps_are_counted() -> None:
-    records = records_of(at_halt_steps=[1, 2, 2, np.nan], at_halt_exact_accuracy=[1, 0, 1, np.nan])
-    figure = halts_figure(records)
-    assert figure is not None
-    assert trace(figure, "right")["y"] == [1, 1]
-    assert trace(figure, "wrong")["y"] == [0, 1]
-    assert halts_figure(records_of(steps=[4, 4], exact_accuracy=[1, 0])) is None
+    assert steps_figure(records_of(right_after_1=[1, 0], exact_accuracy=[1, 0])) is None
 
 
 def test_difficulty_is_put_into_groups_that_are_large_enough() -> None:
     clues = [20] * 30 + [21] * 2 + [22] * 40 + [23]
     records = records_of(clues=clues, exact_accuracy=[1] * 30 + [0] * 43)
-    (figure,) = difficulty_figures({"": Result("r", {}, records)})
+    (figure,) = difficulty_figures(records)
     (points,) = figure.data
     assert points["y"] == [1.0, 0.0]
     assert points["customdata"] == [["20", 30], ["21 to 23", 43]]
     assert points["x"][0] == 20.0
     values = np.random.default_rng(0).exponential(size=5000)
-    (figure,) = difficulty_figures(
-        {"": Result("r", {}, records_of(rating=values, exact_accuracy=values < 1))}
-    )
+    (figure,) = difficulty_figures(records_of(rating=values, exact_accuracy=values < 1))
     counts = [count for _, count in figure.data[0]["customdata"]]
     assert sum(counts) == 5000
     assert len(counts) <= 12
@@ -136,9 +123,8 @@ def test_difficulty_is_put_into_groups_that_are_large_enough() -> None:
 def test_the_walls_of_a_maze_are_no_clues() -> None:
     columns = {"clues": list(range(40)), "path_length": list(range(40))}
     records = records_of(exact_accuracy=[1] * 40, **columns)
-    assert [f.title for f in difficulty_figures({"": Result("r", {}, records)})] == [
-        "Accuracy over difficulty: length of the path"
-    ]
+    (figure,) = difficulty_figures(records)
+    assert figure.title == "Accuracy over difficulty: length of the path"
 
 
 def test_confusions_leave_out_what_is_right(run: Run) -> None:
