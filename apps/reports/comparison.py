@@ -18,15 +18,10 @@ from runtime.text import duration, many, shown
 # Runs that stand side by side in a table of their settings; of more the settings are columns.
 _MAX_COLUMNS = 6
 _MAX_SETTINGS = 30
-_MAX_POINTS = 60_000
 
 
-def page_of(runs: Sequence[Run], title: str, detail: float = 1.0) -> Page:
-    """Return the page of several runs; with less `detail`, from 1 to 0, curves have fewer points.
-
-    Args:
-        title: of the page, as text.
-    """
+def page_of(runs: Sequence[Run], title: str) -> Page:
+    """Return the page of several runs; `title` is text."""
     labels = labels_of([run.folder for run in runs])
     for run, label in zip(runs, labels, strict=True):
         run.name = label
@@ -37,7 +32,7 @@ def page_of(runs: Sequence[Run], title: str, detail: float = 1.0) -> Page:
     page.add("seeds", "Means over seeds", _seeds_html(runs))
     colours = colours_of(labels)
     by_label = dict(zip(labels, runs, strict=True))
-    drawn = page.draw(compared_figures(by_label, colours, int(_MAX_POINTS * detail)))
+    drawn = page.draw(compared_figures(by_label, colours))
     page.add("curves", "Curves", _key(colours) + drawn if drawn else "")
     page.add("diagnosis", "Diagnosis", warnings_html(runs))
     if len(runs) <= _MAX_COLUMNS:

@@ -12,6 +12,7 @@ from evaluation.metrics import Estimate
 from evaluation.values import share_of
 
 _HOVER = "%{y:.4~g}"
+_MAX_POINTS = 60_000  # In all figures of several runs together.
 
 
 class _Plan(NamedTuple):
@@ -152,13 +153,9 @@ COMPARED = (
 )
 
 
-def compared_figures(
-    runs: Mapping[str, Run], colours: Mapping[str, str], max_points: int
-) -> list[Figure]:
-    """Return the curves of several runs, by label, over each other: the means alone, with at most
-    so many points in all figures together.
-    """
-    limit = max(20, min(MAX_BINS, max_points // (len(runs) * len(COMPARED))))
+def compared_figures(runs: Mapping[str, Run], colours: Mapping[str, str]) -> list[Figure]:
+    """Return the curves of several runs, by label, over each other."""
+    limit = max(20, min(MAX_BINS, _MAX_POINTS // (len(runs) * len(COMPARED))))
     figures = []
     for title, name, scale in COMPARED:
         known = {label: run.curves[name] for label, run in runs.items() if name in run.curves}

@@ -22,7 +22,8 @@ from evaluation.values import at, items, listed, number
 _CELL = 20  # Pixels of a cell, before the page makes it as large as its place.
 _MAX_SIDE = 64
 _MAX_RESULTS = 12
-_MAX_FAILURES = 8
+_MAX_FAILURES = 4  # Lists of wrong answers, and answers in each.
+_MAX_WRONG = 6
 _MAX_ORIGINALS = 64 * 2**20
 _MAX_INPUTS = 500
 _MAX_BALLOTS = 9
@@ -149,13 +150,13 @@ def _steps(kind: Any, one: Any) -> tuple[BoardLook, list[tuple[str, str]]] | Non
 # Wrong answers
 
 
-def failures_html(run: Run, detail: float) -> str:
-    """Return wrong answers; with less `detail`, from 1 to 0, fewer of them."""
+def failures_html(run: Run) -> str:
+    """Return wrong answers."""
     parts = []
     for result in run.results[:_MAX_RESULTS]:
         for set_name, of_set in items(at(result.answers, "sets"))[:4]:
             for order, title in _FAILURE_ORDERS.items():
-                found = listed(at(of_set, "failures", order))[: round(12 * detail)]
+                found = listed(at(of_set, "failures", order))[:_MAX_WRONG]
                 boards = [_failure(at(result.answers, "kind"), one) for one in found]
                 if any(boards):
                     where = f"{text(result.name)}, set {text(set_name)}"
@@ -197,8 +198,8 @@ def _failure(kind: Any, failure: Any) -> str:
 Inputs = list[tuple[str, int, Any]]  # Of tasks: name, number of the test input, its votes.
 
 
-def votes_html(run: Run, detail: float) -> str:
-    """Return the votes for ARC tasks; with less `detail`, from 1 to 0, fewer grids."""
+def votes_html(run: Run) -> str:
+    """Return the votes for ARC tasks."""
     parts, by_inputs = [], _by_inputs(run)
     for wheres, inputs in by_inputs:
         where, *others = wheres
@@ -212,7 +213,7 @@ def votes_html(run: Run, detail: float) -> str:
         parts.append(_votes_table(inputs))
         originals = _originals(run, where)
         # What was nearly solved is seen first, then what was solved, then the rest.
-        most = round(_MAX_BALLOTS * detail) // len(by_inputs)
+        most = _MAX_BALLOTS // len(by_inputs)
         places = [(number(at(one, "solved_at")), place) for place, (_, _, one) in enumerate(inputs)]
         order = sorted(places, key=lambda one: (one[0] is None, one[0] == 1))[:most]
         boards = "".join(_ballot(*inputs[place], originals) for _, place in order)

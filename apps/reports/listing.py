@@ -21,7 +21,6 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 60
 _MAX_SHOWN = 600  # Records that a curve of the terminal is made of.
 _MAX_EVENTS = 8
-_LEAST_NAME, _LEAST_FOLDER = 12, 16
 
 
 def as_json(one: Status) -> dict[str, Any]:
@@ -42,29 +41,14 @@ def list_runs(folder: Path) -> list[Status]:
 
 
 def as_text(runs: Sequence[Status], *, in_colour: bool, width: int | None = None) -> str:
-    """Return a table with a line for each run, of at most `width` characters: folders and names
-    that are too long lose their beginning, or their end.
-    """
+    """Return a table with a line for each run, cut where it is longer than `width` characters."""
     header = ["state", "run", "step", "best score", "last loss", "time left", "folder"]
     rows = [[one.state, one.name, *_cells(one), shown(one.folder, 200)] for one in runs]
-    first, *lines = in_columns(_fitted([header, *rows], width)).split("\n")
+    first, *lines = (line[:width] for line in in_columns([header, *rows]).split("\n"))
     if in_colour:
         painted = {name: f"\x1b[{colour}m{name}\x1b[0m" for name, colour in _COLOURS.items()}
         lines = [re.sub(r"^\w+", lambda name: painted[name[0]], line) for line in lines]
     return "\n".join([first, *lines])
-
-
-def _fitted(rows: list[list[str]], width: int | None) -> list[list[str]]:
-    """Cut the folders, in the last column; where that is not enough, leave them out, since they end
-    in the run's name, and cut the names.
-    """
-    if width is None:
-        return rows
-    widths = [max(map(len, cells)) + 2 for cells in zip(*rows, strict=True)]
-    if (room := width - sum(widths[:-1])) >= _LEAST_FOLDER:
-        return [[*row[:-1], shown(row[-1][::-1], room)[::-1]] for row in rows]
-    room = max(_LEAST_NAME, width - sum(widths[:-1]) + widths[1])
-    return [[row[0], shown(row[1], room), *row[2:-1]] for row in rows]
 
 
 def _cells(status: Status) -> list[str]:

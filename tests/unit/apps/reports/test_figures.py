@@ -36,7 +36,7 @@ def trace(figure: Figure, name: str) -> dict[str, Any]:
 def test_points_are_shared_out_among_many_runs(make_run_folder: Make) -> None:
     run = read_run(make_run_folder(steps=2000))
     runs = {f"run {number}": run for number in range(100)}
-    figures = compared_figures(runs, colours_of(list(runs)), 60_000)
+    figures = compared_figures(runs, colours_of(list(runs)))
     assert sum(len(one["x"]) for figure in figures for one in figure.data) <= 60_000
 
 
@@ -148,7 +148,7 @@ def test_what_a_search_solves_within_a_budget() -> None:
 def test_plotly_takes_every_figure(run: Run, make_run_folder: Make) -> None:
     plotly = pytest.importorskip("plotly.graph_objects")
     runs = {"a": run, "b": read_run(make_run_folder("b"))}
-    figures = [*training_figures(run), *compared_figures(runs, colours_of(list(runs)), 60_000)]
+    figures = [*training_figures(run), *compared_figures(runs, colours_of(list(runs)))]
     figures += puzzle_figures(run.results[0], [])
     assert len(figures) > 15
     for figure in figures:

@@ -91,14 +91,10 @@ def test_a_run_is_followed_from_before_it_begins(
     assert screens[2].startswith("run: done\n")
 
 
-@pytest.mark.parametrize("width", [70, 80, 120, 200])
-def test_the_table_gives_way_in_its_widest_columns(make_run_folder: Make, width: int) -> None:
-    folder = make_run_folder("a-run-with-a-rather-long-name-that-has-fifty-letters")
-    make_run_folder("short")
-    text = as_text(list_runs(folder.parent), in_colour=False, width=width)
-    assert max(map(len, text.splitlines())) <= width
-    assert "a-run-with-a-rather" in text
-    assert re.search(r"done +(short|a-\S+) +40 +75.0 % +0.05 +-", text)
+def test_lines_are_cut_at_the_width_of_the_terminal(make_run_folder: Make) -> None:
+    text = as_text(list_runs(make_run_folder("short")), in_colour=False, width=70)
+    assert max(map(len, text.splitlines())) == 70
+    assert re.search(r"done +short +40 +75.0 % +0.05 +-", text)
 
 
 def test_all_runs_are_listed_until_ctrl_c(
