@@ -15,8 +15,6 @@ from apps.reports.tables import Headline, differing, headline, notes_html, warni
 from apps.sweeps.table import Row, lines_of, over_seeds
 from runtime.text import duration, many, shown
 
-# Runs that stand side by side in a table of their settings; of more the settings are columns.
-_MAX_COLUMNS = 6
 _MAX_SETTINGS = 30
 
 
@@ -27,16 +25,13 @@ def page_of(runs: Sequence[Run], title: str) -> Page:
         run.name = label
     found = [(run, headline(run)) for run in runs]
     page = Page(f"{title}: report", _header(title, found))
-    settings = differing(runs)
-    page.add("runs", "All runs", _table(found, settings if len(runs) > _MAX_COLUMNS else {}))
+    page.add("runs", "All runs", _table(found, differing(runs)))
     page.add("seeds", "Means over seeds", _seeds_html(runs))
     colours = colours_of(labels)
     by_label = dict(zip(labels, runs, strict=True))
     drawn = page.draw(compared_figures(by_label, colours))
     page.add("curves", "Curves", _key(colours) + drawn if drawn else "")
     page.add("diagnosis", "Diagnosis", warnings_html(runs))
-    if len(runs) <= _MAX_COLUMNS:
-        page.add("settings", "Settings that differ", _settings_table(labels, settings))
     page.add("notes", "What could not be read", notes_html(runs))
     return page
 
@@ -152,13 +147,6 @@ def _key(colours: Mapping[str, str]) -> str:
         for label, colour in colours.items()
     )
     return f'<ul class="key">{entries}</ul>'
-
-
-def _settings_table(labels: Sequence[str], settings: Mapping[str, Sequence[str]]) -> str:
-    if not settings:
-        return intro("None: all of them have the same settings.")
-    rows = [[words(key), *map(words, values)] for key, values in settings.items()]
-    return table(["setting", *map(text, labels)], rows)
 
 
 def _setting(value: str) -> Cell:

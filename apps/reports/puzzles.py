@@ -12,7 +12,6 @@ from apps.reports.figure import (
     NUM_COLOURS,
     Figure,
     line,
-    log_axis,
     plain,
     share_axis,
     short,
@@ -20,7 +19,7 @@ from apps.reports.figure import (
 )
 from apps.reports.reading import Records, Result
 from evaluation.metrics import Estimate, wilson
-from evaluation.values import at, estimate_of, items, listed, number, number_in
+from evaluation.values import at, estimate_of, items, listed, number
 from runtime.text import shown
 
 _TENTHS = 10
@@ -263,23 +262,3 @@ def _square(rows: Any) -> np.ndarray | None:
         return None
     usable = (counts >= 0).all() and (counts < 2**53 / max(1, counts.size)).all()
     return counts.astype(np.int64) if usable else None
-
-
-def search_figure(result: Result) -> Figure | None:
-    """Return the share of puzzles that a search has solved with so much work."""
-    data = []
-    for one in listed(at(result.content, "searchers")):
-        points = sorted(
-            (calls, share)
-            for key, value in items(at(one, "solved_within"))
-            if (calls := number_in(key)) and (share := number(value)) is not None
-        )
-        if points and len(data) < NUM_COLOURS:
-            calls, shares = zip(*points, strict=True)
-            name = plain(shown(at(one, "searcher"), 100))
-            data.append(line(name, calls, shares, f"@{len(data)}"))
-    if not data:
-        return None
-    layout = {"xaxis": log_axis(data, "x", **titled("calls")), "yaxis": share_axis()}
-    caption = "Share of the puzzles solved with at most so many rows through the model."
-    return Figure("Solved within so many calls", caption, data, layout)

@@ -11,13 +11,7 @@ import pytest
 
 from apps.reports.curves import colours_of, compared_figures, training_figures
 from apps.reports.figure import Figure, log_axis
-from apps.reports.puzzles import (
-    confusion_figures,
-    difficulty_figures,
-    puzzle_figures,
-    search_figure,
-    steps_figure,
-)
+from apps.reports.puzzles import confusion_figures, difficulty_figures, puzzle_figures, steps_figure
 from apps.reports.reading import Records, Result, Run, read_run
 
 Make = Callable[..., Path]
@@ -136,13 +130,6 @@ def test_confusions_leave_out_what_is_right(run: Run) -> None:
     assert "95.00%" in figure.caption
     nothing_wrong = {"kind": "maze", "sets": {"all": {"confusion": [[0, 0], [0, 5]]}}}
     assert confusion_figures(nothing_wrong) == []
-
-
-def test_what_a_search_solves_within_a_budget() -> None:
-    searcher = {"searcher": "model", "solved_within": {"16": 0.5, "2": 0.25, "x": 1, "4": "nan"}}
-    figure = search_figure(Result("s", {"searchers": [searcher]}))
-    assert figure is not None
-    assert (figure.data[0]["x"], figure.data[0]["y"]) == ([2, 16], [0.25, 0.5])
 
 
 def test_plotly_takes_every_figure(run: Run, make_run_folder: Make) -> None:

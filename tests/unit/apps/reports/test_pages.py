@@ -223,19 +223,6 @@ def test_a_puzzle_without_grids_is_not_shown_step_by_step(make_run_folder: Make)
     assert "step by step" not in written(path.parent).text
 
 
-def test_votes_on_the_same_inputs_are_shown_once(make_run_folder: Make) -> None:
-    folder = make_run_folder()
-    votes = (folder / "arc_tasks.json").read_text()
-    other = json.loads(votes)
-    other["task two"] = other.pop("task one")
-    for name, content in (("eval_step_40", votes), ("other", json.dumps(other))):
-        (folder / name).mkdir()
-        (folder / name / "arc_tasks.json").write_text(content)
-    text = written(folder).text
-    assert text.count("task one, test input 1") == text.count("task two, test input 1") == 1
-    assert "The votes in eval_step_40/arc_tasks.json are on the same inputs." in text
-
-
 def test_scores_of_different_kinds_are_not_ranked(make_run_folder: Make) -> None:
     searched, *others = map(make_run_folder, ("searched", "one", "other"))
     for other in others:
