@@ -12,7 +12,6 @@ import torch
 
 from apps.bench import benchmark
 from models.config import DataFacts
-from models.registry import build_model
 from runtime.errors import ConfigError
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
@@ -189,18 +188,6 @@ def test_a_file_that_is_no_report_is_refused(content: Any, message: str, tmp_pat
         path.write_text(content)
     with pytest.raises(ConfigError, match=message):
         benchmark.read_report(path)
-
-
-def test_the_demo_is_written_out() -> None:
-    """Its figures compare with those of before, whatever the experiment and `arch=mixer` become."""
-    config = load_config(TrainConfig, "cfg_pretrain", benchmark.CASES["demo"])
-    sizes = config.arch.model_dump(include={"hidden_size", "L_cycles", "L_layers", "mlp_t"})
-    assert sizes == {"hidden_size": 128, "L_cycles": 4, "L_layers": 1, "mlp_t": True}
-    with torch.device("meta"):
-        model = build_model(config.arch, SUDOKU)
-    layer = (81 * 512 + 256 * 81) + (128 * 512 + 256 * 128)
-    assert sum(p.numel() for p in model.parameters()) == layer + 2 * 11 * 128 + 2 * 128 + 2
-    assert not any("experiment=" in setting for setting in benchmark.CASES["demo"])
 
 
 # The command line
