@@ -154,33 +154,28 @@ def _draw_bars(picture: Picture, frame: Frame, bottom: float) -> None:
 
 
 def animate(frames: Sequence[Frame], path: Path) -> str:
-    """Write frames into a GIF.
+    """Write frames into a GIF that begins again at its end; of very many, evenly chosen ones.
 
     Returns:
         What was written, in words.
     Raises:
         ConfigError: the file cannot be written, or Pillow is missing.
     """
-    frames = without_idle_end(frames)
-    content = as_gif(frames)
+    pictures = [picture_of(frame) for frame in thinned(without_idle_end(frames), _MOST_FRAMES)]
+    content = _gif(pictures)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(content)
     except OSError as error:
         raise ConfigError(f"animate={path}: cannot be written: {error.strerror}") from None
-    pictures = many(min(len(frames), _MOST_FRAMES), "picture")
-    return f"{path} ({pictures}, {len(content) / 1000:.0f} kB)"
+    return f"{path} ({many(len(pictures), 'picture')}, {len(content) / 1000:.0f} kB)"
 
 
-def as_gif(frames: Sequence[Frame], most: int = _MOST_FRAMES) -> bytes:
-    """Return at most so many of the frames, on paper of equal size, as a GIF that begins again at
-    its end.
-    """
-    pictures = [picture_of(frame) for frame in thinned(frames, most)]
+def _gif(pictures: Sequence[Picture]) -> bytes:
     width = max(picture.width for picture in pictures)
     height = max(picture.height for picture in pictures)
-    papers = [Picture(width, height) for _ in pictures]
+    papers = [Picture(width, height) for _ in pictures]  # Of equal size.
     for paper, picture in zip(papers, pictures, strict=True):
         paper.place(picture, 0, 0)
     few = [paper.image().quantize(64) for paper in papers]

@@ -201,7 +201,7 @@ def test_a_pushed_model_comes_back_and_answers_the_same(
     assert f"  data_path: {sudoku_data.name}\n" in listed
     files = repository.commits[oid]
     step = {f"step_12/{name}" for name in ("MANIFEST.json", "state.json", "model.safetensors")}
-    assert files.keys() == {"README.md", "thinking.gif", *step}
+    assert files.keys() == {"README.md", *step}
     card = files["README.md"].decode()
     assert card.startswith("---\nlibrary_name: recursive-reasoning\nlicense: apache-2.0\n")
     assert "checkpoint=hf://me/small" in card

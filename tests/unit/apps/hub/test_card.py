@@ -14,12 +14,12 @@ HARMFUL = "</code><script>alert(1)</script>`]|*[x](http://evil)\n# title"
 SHARE = {"value": 0.5, "low": 0.4, "high": 0.6}
 
 
-def known(evaluations: dict[str, Any] | None = None, **more: Any) -> Known:
+def known(evaluations: dict[str, Any] | None = None) -> Known:
     config = {"arch": {"name": HARMFUL}, "data_path": HARMFUL, HARMFUL: HARMFUL}
     state = RunState(step=12, config=config, environment={"torch": HARMFUL})
     manifest = {"command": [HARMFUL], "counts": {"test": {HARMFUL: 1}, "x": 2}}
     manifests = {HARMFUL: manifest}
-    return Known("me/x", "mit", 1234, state, manifests, evaluations or {}, **more)
+    return Known("me/x", "mit", 1234, state, manifests, evaluations or {})
 
 
 def test_names_with_markup_are_text() -> None:
@@ -32,8 +32,6 @@ def test_names_with_markup_are_text() -> None:
     assert text.count("```") == 2  # Of the commands alone.
     assert "No evaluation was found" in text
     assert "hours of training: not recorded" in text
-    assert "thinking.gif" not in text
-    assert "](thinking.gif)" in card(known(has_picture=True))
 
 
 def test_what_a_search_solved_is_listed_with_its_wrong_answers() -> None:

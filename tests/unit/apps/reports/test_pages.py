@@ -184,22 +184,6 @@ def test_where_a_page_is_written(
     assert "plotly is not installed (pip install '.[pictures]')" in capsys.readouterr().err
 
 
-def test_a_killed_report_leaves_the_old_page(
-    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make_run_folder()
-    (folder / "report.html").write_text("old")
-
-    def fail(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("runtime.files.flush", fail)
-    with pytest.raises(KeyboardInterrupt):
-        write_report([folder])
-    assert (folder / "report.html").read_text() == "old"
-    assert [path.name for path in folder.glob(".*")] == []
-
-
 # Several runs
 
 

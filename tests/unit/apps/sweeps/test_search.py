@@ -1,6 +1,5 @@
 """A search tries what Optuna suggests, each thing once, and goes on with what was not finished."""
 
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -171,26 +170,6 @@ def test_half_a_record_and_a_lock_that_a_dead_process_left_are_removed(tmp_path:
     after = Trials(tmp_path, n_trials=2)
     assert len(after.finish_all()) == 1
     assert after.states() == ["finished"] * 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 75)])
-def test_a_search_that_was_ended_goes_on_with_the_same_trials(
-    sweep: Any, number: int, code: int
-) -> None:
-    pool = {"launcher": {"name": "pool", "max_jobs": 2}}
-    settings, overrides = {"sweeper": SEARCH | {"n_trials": 3}} | pool, (LR, "steps=40")
-    slow = "seconds=0.05"
-    assert sweep.interrupt(settings, *overrides, slow, number=number, jobs=2) == code
-    begun = set(sweep.steps())
-    if code == 75:
-        assert [row["state"] for row in sweep.rows()] == ["stopped", "stopped"]
-    code, output = sweep.run(settings, *overrides, slow)
-    assert code == 0, output
-    assert list(sweep.steps().values()) == [list(range(1, 41))] * 3
-    assert begun < set(sweep.steps())
-    scores = [row["metrics"]["eval/score"] for row in sweep.rows()]
-    assert scores == sorted(scores, reverse=True)
 
 
 def test_a_search_without_its_metric_ends_with_a_reason(sweep: Any) -> None:
