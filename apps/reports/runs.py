@@ -7,22 +7,27 @@ folder. What nothing tells is shown as `-`.
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from apps.reports.comparison import seed_table
-from apps.reports.listing import as_json, as_text, list_runs, screen
-from apps.reports.reading import read_run
-from apps.reports.status import Status, read_status
+from apps.reports.html import percent
+from apps.reports.reading import find_runs, read_run
+from apps.reports.status import RANKS, Status, modified, read_status
 from apps.sweeps.table import WRITERS
+from evaluation.headline import measure_in_words
 from runtime.errors import ConfigError, exit_code
 from runtime.process import print_error
-from runtime.text import colours, run_named, terminal_width
+from runtime.text import colours, duration, in_columns, run_named, shown, terminal_width
+from training.tracking import METRICS_FILE
 
 _ALL = Path("checkpoints")
 _CLEAR = "\x1b[H\x1b[J"
+_COLOURS = {"running": 36, "done": 32, "stopped": 33, "failed": 31, "new": 90}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,17 +90,57 @@ def write_table(folder: Path, form: str) -> None:
 
 
 def watch(folder: Path, run: Path | None, interval: float) -> None:
-    """Show a run, which need not be there yet, until it is done, or the list of all without end;
-    where no terminal shows it, only what has changed.
+    """List all runs again and again, or one, which need not be there yet, until it is done; where
+    no terminal shows it, only what has changed.
     """
     told, clear = "", _CLEAR if sys.stdout.isatty() else ""
     while True:
-        one = read_status(run) if run else None
-        text = screen(one, terminal_width(sys.stdout) or 200) if one else _listed(_runs(folder))
-        if clear or text != told:
-            sys.stdout.write(f"{clear}{text}\n")
+        runs = [read_status(run)] if run else _runs(folder)
+        if clear or _listed(runs) != told:
+            told = _listed(runs)
+            sys.stdout.write(f"{clear}{told}\n")
             sys.stdout.flush()
-        if one and one.state == "done":
+        if run and runs[0].state == "done":
             return
-        told = text
         time.sleep(interval)
+
+
+def as_json(one: Status) -> dict[str, Any]:
+    """Return where a run stands; null is what nothing tells."""
+    names = ("state", "detail", "step", "total_steps", "score", "measure", "loss", "seconds")
+    status = {name: getattr(one, name) for name in (*names, "seconds_left")}
+    return {"run": one.folder.resolve().name, **status, "folder": str(one.folder)}
+
+
+def list_runs(folder: Path) -> list[Status]:
+    """Return all runs in a folder and below: those at work first, then by their last change."""
+
+    def order(one: Status) -> tuple[bool, float]:
+        changed = max(modified(one.folder / METRICS_FILE), modified(one.folder))
+        return one.state != "running", -changed
+
+    return sorted(map(read_status, find_runs(folder)), key=order)
+
+
+def as_text(runs: Sequence[Status], *, in_colour: bool, width: int | None = None) -> str:
+    """Return a table with a line for each run, cut where it is longer than `width` characters."""
+    header = ["state", "run", "step", "best score", "last loss", "time left", "folder"]
+    rows = [[one.state, one.name, *_cells(one), shown(one.folder, 200)] for one in runs]
+    first, *lines = (line[:width] for line in in_columns([header, *rows]).split("\n"))
+    if in_colour:
+        painted = {name: f"\x1b[{colour}m{name}\x1b[0m" for name, colour in _COLOURS.items()}
+        lines = [re.sub(r"^\w+", lambda name: painted[name[0]], line) for line in lines]
+    return "\n".join([first, *lines])
+
+
+def _cells(status: Status) -> list[str]:
+    score, steps = "-", "-" if status.step is None else f"{status.step:,}"
+    if status.steps_ahead:
+        steps += f" of {status.total_steps:,}"
+    if status.score is not None:
+        is_usual = status.measure in (None, RANKS)
+        of_what = "" if is_usual else f" ({measure_in_words(str(status.measure))})"
+        score = f"{percent(status.score)}{of_what}"
+    loss = "-" if status.loss is None else f"{status.loss:.4g}"
+    left = "-" if status.seconds_left is None else duration(status.seconds_left)
+    return [steps, score, loss, left]

@@ -147,11 +147,6 @@ def _newest_states(folder: Path) -> list[RunState]:
     return found[::-1]
 
 
-def last_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records at the end of a run's metrics, the last one first."""
-    return _records(reversed(_last_lines(path)))
-
-
 def _last_lines(path: Path) -> list[bytes]:
     with suppress(OSError), open_regular(path) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))

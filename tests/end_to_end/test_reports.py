@@ -172,15 +172,3 @@ def test_the_page_shows_what_an_evaluation_has_kept(
     for title in ("Accuracy over ACT steps", "Calibration", "The hardest failures"):
         assert title in page
     assert "What could not be read" not in page
-
-
-def test_mazes_and_tasks_have_a_size(
-    run: Callable[..., Any], arc_data: Path, run_evaluation: Any, tmp_path: Path
-) -> None:
-    settings = ["global_batch_size=6", "max_steps=1", f"data_path={arc_data}"]
-    folder = run(*settings, "evaluators=[arc]").folder
-    output = tmp_path / "arc.json"
-    run_evaluation(output, f"checkpoint={folder}", "save_records=true", "evaluators=[arc]")
-    lines = table_of(tmp_path / "arc_records.csv")
-    assert all(line["grid_cells"].isdecimal() for line in lines)
-    assert json.loads((tmp_path / "arc_records.json").read_bytes())["kind"] == "arc"

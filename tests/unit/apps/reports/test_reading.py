@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from apps.reports import reading
-from apps.reports.listing import as_text
 from apps.reports.reading import find_runs, read_run
+from apps.reports.runs import as_text
 from apps.reports.tables import headline
 
 Make = Callable[..., Path]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.reports.status import is_run, last_records, read_status
+from apps.reports.status import is_run, read_status
 from training.checkpoint.lock import Owner, run_lock
 
 Make = Callable[..., Path]
@@ -124,7 +124,6 @@ def test_only_the_end_of_a_large_file_is_read(make_run_folder: Make) -> None:
         file.write(b"\n" + last)
     status = read_status(folder)
     assert (status.step, status.score) == (3, 0.75)
-    assert [record["step"] for record in last_records(path)][:2] == [3, 3]
 
 
 def test_the_last_page_of_a_run_does_not_call_it_running(make_run_folder: Make) -> None:
