@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from apps.reports.figure import MAX_GROUPS, NUM_COLOURS, Figure, line, plain, scaled, titled
+from apps.reports.figure import MAX_GROUPS, NUM_COLOURS, SCALES, Figure, line, plain, titled
 from apps.reports.reading import Run
 from apps.reports.thinning import MAX_BINS
 from evaluation.metrics import Estimate
@@ -16,8 +16,8 @@ _MAX_POINTS = 60_000  # In all figures of several runs together.
 
 
 class _Plan(NamedTuple):
-    """A figure of the curves whose names match and stand in no figure before; `scale` as `scaled`
-    has it.
+    """A figure of the curves whose names match and stand in no figure before; `scale` is one
+    of `SCALES`.
     """
 
     title: str
@@ -94,7 +94,7 @@ def _curves_figure(run: Run, plan: _Plan, names: Sequence[str]) -> Figure:
         family = name.partition("/")[2] if not name.startswith("diagnose/") else name
         colour = numbers.setdefault(family, len(numbers)) % NUM_COLOURS
         data.append(_curve(run, name, f"@{colour}"))
-    layout: dict[str, Any] = {"xaxis": titled("step"), "yaxis": scaled(plan.scale, data)}
+    layout: dict[str, Any] = {"xaxis": titled("step"), "yaxis": SCALES[plan.scale]}
     if plan in _PLANS[:2] and run.warnings:
         data.append(_warnings_trace(run.warnings))
         hidden = {"visible": False, "fixedrange": True}
@@ -167,7 +167,7 @@ def compared_figures(runs: Mapping[str, Run], colours: Mapping[str, str]) -> lis
             line(plain(label), [*map(round, steps)], means, colours[label], _HOVER, size=size)
             for label, (steps, means) in drawn.items()
         ]
-        layout: dict[str, Any] = {"xaxis": titled("step"), "yaxis": scaled(scale, data)}
+        layout: dict[str, Any] = {"xaxis": titled("step"), "yaxis": SCALES[scale]}
         layout["hovermode"] = "x unified" if len(drawn) <= MAX_GROUPS else "closest"
         layout["showlegend"] = False  # One key stands for all of them.
         figures.append(Figure(title, "", data, layout))

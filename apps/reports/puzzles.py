@@ -7,16 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from apps.reports.figure import (
-    MAX_GROUPS,
-    NUM_COLOURS,
-    Figure,
-    line,
-    plain,
-    share_axis,
-    short,
-    titled,
-)
+from apps.reports.figure import MAX_GROUPS, NUM_COLOURS, SHARES, Figure, line, plain, short, titled
 from apps.reports.reading import Records, Result
 from evaluation.metrics import Estimate, wilson
 from evaluation.values import at, estimate_of, items, listed, number
@@ -69,7 +60,7 @@ def steps_figure(records: Records | None, depths: Sequence[Result] = ()) -> Figu
         data += _at_depths(one, len(data), says_data=len(depths) > 1)
     if len({step for trace in data for step in trace["x"]}) < 2:
         return None
-    layout = {"xaxis": titled("ACT steps", rangemode="tozero"), "yaxis": share_axis()}
+    layout = {"xaxis": titled("ACT steps", rangemode="tozero"), "yaxis": SHARES}
     caption = "Share of the puzzles whose answer is right when it is read after so many steps."
     return Figure("Accuracy over ACT steps", caption, data, layout)
 
@@ -123,7 +114,7 @@ def difficulty_figures(records: Records) -> list[Figure]:
             )
             trace["customdata"] = [[told, int(rows.sum())] for rows, _, told in groups]
             data.append(trace)
-        axes = {"xaxis": titled(title.lower()), "yaxis": share_axis(), "hovermode": "closest"}
+        axes = {"xaxis": titled(title.lower()), "yaxis": SHARES, "hovermode": "closest"}
         if data:
             heading = f"Accuracy over difficulty: {title.lower()}"
             figures.append(Figure(heading, f"{title}: {words}.", data, axes))

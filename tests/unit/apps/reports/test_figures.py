@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from apps.reports.curves import colours_of, compared_figures, training_figures
-from apps.reports.figure import Figure, log_axis
+from apps.reports.figure import Figure
 from apps.reports.puzzles import confusion_figures, difficulty_figures, puzzle_figures, steps_figure
 from apps.reports.reading import Records, Result, Run, read_run
 
@@ -32,29 +32,6 @@ def test_points_are_shared_out_among_many_runs(make_run_folder: Make) -> None:
     runs = {f"run {number}": run for number in range(100)}
     figures = compared_figures(runs, colours_of(list(runs)))
     assert sum(len(one["x"]) for figure in figures for one in figure.data) <= 60_000
-
-
-@pytest.mark.parametrize(
-    ("values", "shown"),
-    [
-        ([0.03, None, 0.4, 0.0], ["0.02", "0.05", "0.1", "0.2", "0.5"]),
-        ([1e-4, 1.0], ["0.001", "0.01", "0.1"]),
-        ([1e-30, 1.0], ["1e-30", "1e-26", "1e-22"]),
-        ([1e-308, 1e308], ["1e-300", "1e-223"]),
-        ([None, 0.0], ["1", "2", "5"]),
-    ],
-    ids=["a decade", "decades", "very many decades", "all numbers", "nothing"],
-)
-def test_logarithmic_axes_have_labels_at_even_distances(
-    values: list[Any], shown: list[str]
-) -> None:
-    axis = log_axis([{"y": values}], "y")
-    labels = axis["ticktext"]
-    first = labels.index(shown[0])
-    assert labels[first : first + len(shown)] == shown
-    assert [float(label) for label in labels] == pytest.approx(axis["tickvals"])
-    logs = np.log10(axis["tickvals"])
-    assert np.diff(logs).max() < 1.5 * np.diff(logs).min()
 
 
 # Single puzzles
