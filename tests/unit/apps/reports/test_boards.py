@@ -15,8 +15,6 @@ from dataset.kinds import KINDS, KindConfig
 from dataset.kinds.arc import ARC
 from dataset.kinds.base import Kind, Puzzle, Verdict
 from dataset.kinds.board import BoardLook, TokenLook
-from dataset.kinds.sudoku import SUDOKU
-from dataset.sudoku.rules import parse_puzzle
 from runtime.registry import Part
 
 
@@ -45,15 +43,6 @@ class FlagKind(Kind):
         return Verdict(bool((answer == 2).all()), "a flag")
 
 
-SOLUTION = parse_puzzle("1234341221434321")
-QUESTION = np.where(np.eye(4, dtype=bool), SOLUTION, 0).astype(np.int8)
-PUZZLE = Puzzle(SUDOKU, QUESTION)
-
-
-def fills_of(board: Board) -> list[str]:
-    return [shape.fill for shape in draw(board).shapes if isinstance(shape, Rectangle)]
-
-
 def test_views_of_a_named_puzzle_are_undone() -> None:
     colours = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
     permuted = np.array([0, 3, 1, 2, 9, 8, 7, 6, 5, 4], np.uint8)
@@ -77,7 +66,7 @@ def test_a_kind_from_elsewhere_is_drawn_everywhere(monkeypatch: pytest.MonkeyPat
     lines = as_text(board, colour=False).splitlines()
     assert lines == [" p t p    !p t t", " p p p     t t t", " t t t     t t t"]
     assert as_text(board, colour=True).count("\x1b[48;2;0;170;170") == 4 + 8
-    fills = fills_of(board)
+    fills = [one.fill for one in draw(board).shapes if isinstance(one, Rectangle)]
     assert (fills.count("#ff66aa"), fills.count("#00aaaa"), fills.count(RING)) == (1, 8, 4)
     cells = [shape for shape in draw(board).shapes if isinstance(shape, Rectangle)]
     assert {round(each.width) for each in cells if each.fill == "#00aaaa"} == {94}  # Of 145.

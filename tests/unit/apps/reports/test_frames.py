@@ -10,39 +10,23 @@ from dataset.arc.tasks import encode_canvas
 from dataset.format.schema import ARC_PALETTE
 from dataset.kinds.arc import ARC
 from dataset.kinds.base import Puzzle
-from dataset.kinds.sudoku import SUDOKU
-from dataset.sudoku.rules import parse_puzzle
-from evaluation.solve import Reasoning
 from runtime.errors import ConfigError
-
-SOLUTION = parse_puzzle("1234341221434321")
-QUESTION = np.where(np.eye(4, dtype=bool), SOLUTION, 0).astype(np.int8)
-PUZZLE = Puzzle(SUDOKU, QUESTION)
-
-
-def thinking(q_halt: tuple[float, ...] = (0.25, 0.875)) -> Reasoning:
-    first = SOLUTION.copy()
-    first[0, 1] = 1
-    q = np.array(q_halt, np.float32)
-    certainty = np.full((2, 4, 4), 0.5, np.float32)
-    return Reasoning(
-        PUZZLE, np.stack([first, SOLUTION]), -1, 0.5, q, q, q > 0.6, 0, 1, 1, certainty
-    )
+from tests.unit.apps.reports.test_golden import reasoning
 
 
 def test_a_model_without_q_says_nothing_of_it() -> None:
-    frames = frames_of_steps(thinking((np.nan, np.nan)))
+    frames = frames_of_steps(reasoning(q_halt=(np.nan,) * 3))
     assert frames[1].words[0] == "12 cells changed"
     assert frames[2].q == []
 
 
 def test_few_of_many_frames_keep_the_first_and_the_last() -> None:
-    frames = frames_of_steps(thinking()) * 50
+    frames = frames_of_steps(reasoning(q_halt=(0.25, 0.5, 0.875))) * 50
     few = thinned(frames, 20)
     assert len(few) == 20
     assert few[0] is frames[0]
     assert few[-1] is frames[-1]
-    assert thinned(frames, 150) == frames
+    assert thinned(frames, 200) == frames
 
 
 def test_no_step_moves_the_input_of_an_arc_task() -> None:
@@ -59,7 +43,7 @@ def test_no_step_moves_the_input_of_an_arc_task() -> None:
 
 def test_a_gif_has_a_picture_for_each_frame(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "out.gif"
-    told = animate(frames_of_steps(thinking()), path)
+    told = animate(frames_of_steps(reasoning(q_halt=(0.25, 0.5, 0.875))), path)
     assert told.startswith(f"{path} (4 pictures, ")
     with Image.open(path) as image:
         assert image.n_frames == 4
@@ -76,4 +60,4 @@ def test_a_gif_has_a_picture_for_each_frame(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="animate=.*file/out.gif: cannot be written"):
-        animate(frames_of_steps(thinking()), tmp_path / "file/out.gif")
+        animate(frames_of_steps(reasoning(q_halt=(0.25, 0.5, 0.875))), tmp_path / "file/out.gif")
