@@ -22,8 +22,7 @@ from evaluation.values import at, items, listed, number
 _CELL = 20  # Pixels of a cell, before the page makes it as large as its place.
 _MAX_SIDE = 64
 _MAX_RESULTS = 12
-_MAX_FAILURES = 4  # Lists of wrong answers, and answers in each.
-_MAX_WRONG = 6
+_MAX_FAILURES = 8
 _MAX_ORIGINALS = 64 * 2**20
 _MAX_INPUTS = 500
 _MAX_BALLOTS = 9
@@ -150,13 +149,13 @@ def _steps(kind: Any, one: Any) -> tuple[BoardLook, list[tuple[str, str]]] | Non
 # Wrong answers
 
 
-def failures_html(run: Run) -> str:
-    """Return wrong answers."""
+def failures_html(run: Run, detail: float) -> str:
+    """Return wrong answers; with less `detail`, from 1 to 0, fewer of them."""
     parts = []
     for result in run.results[:_MAX_RESULTS]:
         for set_name, of_set in items(at(result.answers, "sets"))[:4]:
             for order, title in _FAILURE_ORDERS.items():
-                found = listed(at(of_set, "failures", order))[:_MAX_WRONG]
+                found = listed(at(of_set, "failures", order))[: round(12 * detail)]
                 boards = [_failure(at(result.answers, "kind"), one) for one in found]
                 if any(boards):
                     where = f"{text(result.name)}, set {text(set_name)}"
@@ -198,8 +197,10 @@ def _failure(kind: Any, failure: Any) -> str:
 Inputs = list[tuple[str, int, Any]]  # Of tasks: name, number of the test input, its votes.
 
 
-def votes_html(run: Run) -> str:
-    """Return the votes for ARC tasks: those of an evaluation after the run, if there are any."""
+def votes_html(run: Run, detail: float) -> str:
+    """Return the votes for ARC tasks, those of an evaluation after the run, if there are any; with
+    less `detail`, from 1 to 0, fewer grids.
+    """
     where, tasks = run.votes[0] if run.votes else ("", {})
     inputs = [
         (name, place, one)
@@ -218,8 +219,10 @@ def votes_html(run: Run) -> str:
     )
     originals = _originals(run, where)
     # What was nearly solved is seen first, then what was solved, then the rest.
-    order = sorted(places, key=lambda one: (one[0] is None, one[0] == 1))[:_MAX_BALLOTS]
-    boards = "".join(_ballot(*inputs[place], originals) for _, place in order)
+    order = sorted(places, key=lambda one: (one[0] is None, one[0] == 1))
+    boards = "".join(
+        _ballot(*inputs[place], originals) for _, place in order[: round(_MAX_BALLOTS * detail)]
+    )
     return f'{told}{_votes_table(inputs)}<div class="boards">{boards}</div>'
 
 

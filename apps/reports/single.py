@@ -21,8 +21,8 @@ from runtime.text import duration, many
 _MAX_WITH_PUZZLES = 3
 
 
-def page_of(run: Run) -> Page:
-    """Return the page of a run."""
+def page_of(run: Run, detail: float) -> Page:
+    """Return the page of a run; with less `detail`, from 1 to 0, fewer grids are shown."""
     page = Page(f"{run.name}: report", _header(run))
     page.add("solving", "A puzzle, step by step", solving_html(run))
     page.add("curves", "Training", page.draw(training_figures(run)))
@@ -34,8 +34,8 @@ def page_of(run: Run) -> Page:
     page.add("diagnosis", "Diagnosis", intro(told) + warned if warned else "")
     page.add("evaluations", "Evaluations", evaluations_html(run))
     page.add("puzzles", "Puzzle by puzzle", _puzzles(run, page))
-    page.add("failures", "The hardest failures", failures_html(run))
-    page.add("votes", "ARC tasks and their votes", votes_html(run))
+    page.add("failures", "The hardest failures", failures_html(run, detail))
+    page.add("votes", "ARC tasks and their votes", votes_html(run, detail))
     page.add("settings", "Settings", settings_html(run) + _environment(run))
     page.add("notes", "What could not be read", notes_html([run]))
     return page

@@ -43,7 +43,8 @@ def test_no_step_moves_the_input_of_an_arc_task() -> None:
 
 def test_a_gif_has_a_picture_for_each_frame(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "out.gif"
-    told = animate(frames_of_steps(reasoning(q_halt=(0.25, 0.5, 0.875))), path)
+    frames = frames_of_steps(reasoning(q_halt=(0.25, 0.5, 0.875)))
+    told = animate([*frames, *frames[-1:] * 3], path)
     assert told.startswith(f"{path} (4 pictures, ")
     with Image.open(path) as image:
         assert image.n_frames == 4

@@ -223,6 +223,13 @@ def test_a_run_with_much_of_everything_stays_below_the_limit(make_run_folder: Ma
     ballot = {"votes": 4, "num_grids": 2, "known": True, "solved_at": 1, "grids": [grid] * 100}
     tasks = {f"task {n}": [ballot] for n in range(40)}
     (folder / "arc_tasks.json").write_text(json.dumps(tasks))
+    path = folder / "eval_step_40_records.json"
+    content = json.loads(path.read_text())
+    of_set = content["sets"]["all"]
+    grids = {"inputs": [3] * 900, "labels": [4] * 900, "answer": [5] * 900}
+    of_set["failures"] = dict.fromkeys(("surest", "most_wrong"), [{"index": 1, **grids}] * 12)
+    sets = {f"set {number}": of_set for number in range(4)}
+    path.write_text(json.dumps({"kind": "arc", "sets": sets}))
     written(folder)
 
 

@@ -31,6 +31,9 @@ def test_a_run_that_is_at_work(make_run_folder: Make) -> None:
         later = state | {"step": 60, "seconds": 370.5 + 370.5 / 4}
         (folder / "step_60" / "state.json").write_text(json.dumps(later))
         assert read_status(folder).seconds_left == pytest.approx(370.5 / 80 * 40)
+        limited = later | {"config": {"max_steps": 70}}
+        (folder / "step_60" / "state.json").write_text(json.dumps(limited))
+        assert read_status(folder).total_steps == 70
     status = read_status(folder)
     assert (status.state, status.step, status.seconds_left) == ("stopped", 60, None)
 
