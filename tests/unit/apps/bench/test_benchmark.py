@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -69,19 +70,15 @@ def test_step_is_the_trainers_and_runs_past_a_block_of_metrics(trainer: Any) -> 
 
 
 def test_evaluation_step_moves_the_carry_without_gradients(trainer: Any, monkeypatch: Any) -> None:
-    carries = []
-    forward = trainer.learner.forward
-
-    def watched(carry: Any, examples: Any, *, measured: bool) -> Any:
-        output = forward(carry, examples, measured=measured)
-        carries.append((carry.steps.tolist(), output.carry.inner["z_H"].requires_grad, measured))
-        return output
-
-    monkeypatch.setattr(trainer.learner, "forward", watched)
+    forward = MagicMock(wraps=trainer.learner.forward)
+    monkeypatch.setattr(trainer.learner, "forward", forward)
     step = benchmark.evaluation_step(trainer, next(benchmark.endless(trainer.feed)))
     for _ in range(3):
         step()
-    assert carries == [([steps] * 4, False, False) for steps in range(3)]
+    carries = [call.args[0] for call in forward.call_args_list]
+    assert [carry.steps.tolist() for carry in carries] == [[0] * 4, [1] * 4, [2] * 4]
+    assert not carries[-1].inner["z_H"].requires_grad
+    assert forward.call_args.kwargs == {"measured": False}
     assert not trainer.learner.model.training
 
 

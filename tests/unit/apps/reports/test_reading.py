@@ -228,21 +228,13 @@ def test_only_the_newest_evaluation_of_a_run_is_opened(make_run_folder: Make) ->
     ]
 
 
-def test_what_the_run_itself_measured_stands_where_no_evaluation_is_its_equal(
-    make_run_folder: Make,
-) -> None:
+def test_votes_of_the_course_of_a_run_have_an_interval(make_run_folder: Make) -> None:
     folder = make_run_folder()
     for path in folder.glob("eval_step_40*.json"):
         path.unlink()
     found = headline(read_run(folder))
     assert found is not None
     assert found.words == "20 puzzles, in the run, step 40"
-
-
-def test_votes_of_the_course_of_a_run_have_an_interval(make_run_folder: Make) -> None:
-    folder = make_run_folder()
-    for path in folder.glob("eval_step_40*.json"):
-        path.unlink()
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 41, "eval/exact_accuracy": 0.1, "eval/arc/pass@2": 0.2}))
     votes = folder / "eval_step_41" / "arc_tasks.json"
