@@ -11,9 +11,6 @@ import pytest
 
 from apps.reports import score_arc
 
-FIELDS = ("puzzle_identifiers", "inputs", "preds", "q_halt_logits")
-
-
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -115,7 +112,7 @@ def test_sizes_that_cannot_be_are_refused(
     header = repr(claim | {"fortran_order": False}).encode()
     array = np.lib.format.magic(1, 0) + len(header).to_bytes(2, "little") + header
     with zipfile.ZipFile(small[0], "w") as archive:
-        for field in FIELDS:
+        for field in score_arc.FIELDS:
             archive.writestr(f"{field}.npy", array)
     code, out, err = run(*small)
     assert (code, out) == (3, "")
