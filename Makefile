@@ -13,8 +13,10 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(WORKER
 MINUTES ?= 9
 GPU_READY := $(if $(filter $(VENV)/%,$(PY)),$(READY))
 GPU_WHEELS = $(if $(WHEELS),@$(PY) -m pip install --quiet --no-index --no-deps --upgrade --target gpu/wheels $(WHEELS)/*.whl)
-GPU := PYTHONPATH="$(CURDIR):$(CURDIR)/gpu/wheels:$$PYTHONPATH" $(PY) -m scripts.
-TRAIN = env PYTHONPATH="$(CURDIR):$(CURDIR)/gpu/wheels:$$PYTHONPATH" $(PY) pretrain.py logger=jsonl
+GPU := env PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONPATH="$(CURDIR):$(CURDIR)/gpu/wheels:$$PYTHONPATH" $(PY)
+GPU_TESTS := -m pytest -m gpu -v --tb=short -p no:cacheprovider tests/parity/test_traces.py tests/gpu
+GPU_CASES := --case hrm --case trm-mlp --seconds 2 device=cuda
+TRAIN = $(GPU) pretrain.py logger=jsonl
 REHEARSED_RUN = $(TRAIN) experiment=hrm_sudoku_extreme_1k_laptop checkpoint_path=gpu/rehearsal/train device=cpu compile=false \
 	num_threads=1 data_path=tests/parity/published_format/data global_batch_size=1 log_interval=1 arch.hidden_size=32 \
 	arch.num_heads=2 evaluators=[]
@@ -82,18 +84,22 @@ bench: $(READY) ## Measure training, evaluation, data loading and optimizers on 
 weight: $(READY) ## Count lines by room, long functions, hard turns of phrase, and what a training step runs through
 	@$(PY) -m scripts.weight
 
-gpu: $(GPU_READY) ## Test and time all on one NVIDIA GPU into gpu/, in MINUTES=9; REFERENCE=FOLDER: the published code too
+gpu: $(GPU_READY) ## Test and time all on one NVIDIA GPU into gpu/, each line for MINUTES=9 at most
 	$(GPU_WHEELS)
-	@$(GPU)gpu_programme --minutes $(MINUTES) $(if $(REFERENCE),--reference $(REFERENCE)) $(if $(PARTS),--only '$(PARTS)') $(SETTINGS)
+	@mkdir -p gpu
+	-timeout -k 60 $(MINUTES)m $(GPU) $(GPU_TESTS)
+	-timeout -k 60 $(MINUTES)m $(GPU) -m scripts.benchmark $(GPU_CASES) compile=true --output gpu/compiled.json $(SETTINGS)
+	-timeout -k 60 $(MINUTES)m $(GPU) -m scripts.benchmark $(GPU_CASES) compile=false --output gpu/eager.json $(SETTINGS)
+	-timeout -k 60 $(MINUTES)m $(GPU) -m scripts.benchmark $(GPU_CASES) compile=true cuda_graph=true --output gpu/graph.json $(SETTINGS)
 
 gpu-train: $(GPU_READY) ## Train EXPERIMENT=NAME for MINUTES=9 and save; the same command goes on
 	$(GPU_WHEELS)
 	timeout --kill-after=120 --preserve-status $(MINUTES)m \
 		$(TRAIN) experiment=$(EXPERIMENT) checkpoint_path=gpu/train/$(EXPERIMENT) $(SETTINGS) || [ $$? -eq 75 ]
 
-gpu-rehearsal: $(GPU_READY) ## Run every line of both on a CPU with tiny sizes
+gpu-rehearsal: $(GPU_READY) ## Run the tests and a training run of both on a CPU with tiny sizes
 	@rm -rf gpu/rehearsal
-	@$(GPU)gpu_programme --rehearsal --minutes 40 --folder gpu/rehearsal
+	@GPU_REHEARSAL=1 TORCHDYNAMO_DISABLE=1 $(GPU) $(GPU_TESTS)
 	@$(REHEARSED_RUN) max_steps=1
 	@$(REHEARSED_RUN) max_steps=2
 

@@ -245,7 +245,7 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     search: SearchSettings = SearchSettings()
     """of a model that deduces (arch=lattice), which tells what it struck and guessed"""
     animate: str | None = None
-    """a file to write, .gif or .html: how the answer forms, step by step; of several puzzles
+    """a file to write, .gif: how the answer forms, step by step; of several puzzles
     FILE-1, FILE-2, ..."""
     arch_overrides: KernelOverrides = KernelOverrides()
     """what may differ from the trained model, because it has no weights; null: as recorded"""

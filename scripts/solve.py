@@ -12,7 +12,7 @@ depth=64 breadth=8 thinks longer, as evaluate.py does: so many ACT steps, and so
 which answers.
 
 Shows the answer, whether it is right as far as that can be told, how sure the model is, and how the
-answer changed from ACT step to ACT step. animate=out.gif (or .html) shows the steps as pictures.
+answer changed from ACT step to ACT step. animate=out.gif shows the steps as pictures.
 """
 
 from apps.reports.solving import main

@@ -1,12 +1,9 @@
 """Measure training, evaluation, data loading and the optimizers on the device at hand.
 
     python scripts/benchmark.py [--case NAME ...] [--compare OLD.json] [KEY=VALUE ...]
-    python scripts/benchmark.py --ranks N [--case NAME ...] [KEY=VALUE ...]
 
 Settings (KEY=VALUE, as for pretrain.py) change every case. Prints one table and writes one JSON.
-
-`--compare` sets the times against those of an earlier file; `--ranks` compares training on N
-processes of one thread with training on one.
+`--compare` sets the times against those of an earlier file.
 
 Operations are counted from the model and reported as a rate, and as a share of the best rate that
 plain square matrix products reach in the same run and number format: see `docs/benchmarks.md`.
@@ -66,7 +63,11 @@ CASES = {
         *("arch.puzzle_emb_ndim=0", "arch.puzzle_emb_len=0", "arch.halt_max_steps=4"),
         *("global_batch_size=32", "lr=2.5e-3", "lr_min_ratio=0.0", "lr_warmup_steps=100"),
     ),
+    # For GPUs, when asked for by name.
+    "hrm": ("experiment=hrm_sudoku_extreme_1k",),
+    "trm-mlp": ("experiment=trm_sudoku_extreme_1k_mlp",),
 }
+USUAL = ("published", "small", "demo")
 # Of mazes, in shape; a case that names no head which needs them does not read them.
 SYNTHETIC_FIELDS = {
     "actions": LabelField(num_classes=5),
@@ -74,7 +75,6 @@ SYNTHETIC_FIELDS = {
 }
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "bf16")
 _WARM_UP_CALLS, _MIN_SAMPLES = 2, 3
-_RANK_ROUNDS = 3  # of one process and then the ranks, each for its share of the time
 # A time longer by this factor is called slower.
 _SLOWER = 1.05
 # Where one of the first differs, it is another case; where one of the others does, not the code
@@ -113,20 +113,14 @@ class Activity(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line, measure, print the table and write the JSON."""
     options = _parser().parse_intermixed_args(arguments)
-    cases = {name: (*CASES[name], *options.settings) for name in options.case or CASES}
+    cases = {name: (*CASES[name], *options.settings) for name in options.case or USUAL}
     try:
-        if options.as_rank:
-            return measure_rank(next(iter(cases.values())), options.seconds, options.as_rank)
         if not os.access(options.output.parent, os.W_OK) or options.output.is_dir():
             raise ConfigError(f"--output {options.output}: not a file that can be written here")
         earlier = options.compare and read_report(options.compare)
-        text = None
-        if options.ranks:
-            report, text = run_ranks(cases, options.seconds, options.ranks)
-        else:
-            report = run(cases, Effort(seconds=options.seconds))
+        report = run(cases, Effort(seconds=options.seconds))
         write_atomically(options.output, json.dumps(report, indent=1) + "\n")
-        text = text or as_table(report, earlier)
+        text = as_table(report, earlier)
     except Exception as error:
         if (code := exit_code(error)) is None:
             raise
@@ -147,6 +141,8 @@ def run(cases: Mapping[str, Sequence[str]], effort: Effort) -> dict[str, Any]:
     first = next(iter(configs.values()))
     prepare_host(first.num_threads)
     environment = describe_environment(first.device)
+    if first.device == "cuda":  # A large GPU needs large products to show its rate.
+        effort = effort._replace(product_sizes=(2048, 4096, 8192))
     results: list[dict[str, Any]] = []
     rates: dict[str, dict[str, float]] = {}  # GFLOP/s by number format and width
     for name, config in configs.items():
@@ -352,6 +348,7 @@ def describe_environment(device: str) -> dict[str, Any]:
         commit = told.strip()
     return {
         "torch": torch.__version__,
+        "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "system": platform.platform(),
         "cpu": cpu.get("model name", platform.processor() or platform.machine()),
@@ -424,72 +421,8 @@ def read_report(path: Path) -> dict[str, Any]:
         report = json.loads(path.read_bytes())
         _ = report["environment"], report["product_gflop_per_second"], report["cases"]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        what = "what this script writes without --ranks"
-        raise ConfigError(f"--compare {path}: is not {what} ({error})") from None
+        raise ConfigError(f"--compare {path}: is not what this script writes ({error})") from None
     return report
-
-
-def run_ranks(
-    cases: Mapping[str, Sequence[str]], seconds: float, num_ranks: int
-) -> tuple[dict[str, Any], str]:
-    """Measure a training step on `num_ranks` processes of one thread, and on one process of one
-    thread with its share of the batch, in turns; returns the JSON-ready report and a table.
-
-    Raises:
-        ConfigError: a configuration is wrong, not for a CPU, or the batch cannot be shared.
-    """
-    rows = [("case", "", "ms a step", "examples/s")]
-    results = []
-    for name, settings in cases.items():
-        config = _runnable(settings)
-        config.check_world_size(num_ranks)
-        if config.device != "cpu":
-            raise ConfigError(f"--ranks measures on a CPU, not on {config.device}; use device=cpu")
-        share = config.global_batch_size // num_ranks
-        times: dict[int, list[float]] = {1: [], num_ranks: []}
-        for world_size in [1, num_ranks] * _RANK_ROUNDS:
-            sys.stderr.write(f"{name}: {world_size} x {share} rows\n")
-            own = [*settings, f"global_batch_size={share * world_size}"]
-            times[world_size].append(_measured(name, own, seconds / _RANK_ROUNDS, world_size))
-        result: dict[str, Any] = {"name": name, "batch_size": config.global_batch_size}
-        for key, (world_size, found) in zip(("one", "ranks"), times.items(), strict=True):
-            step, size = statistics.median(found), share * world_size
-            result[key] = {"step": step}
-            text = f"{world_size} x {share} rows"
-            rows.append((name, text, f"{step:.2f}", _number(size / step * 1e3)))
-        results.append(result)
-    report = {"environment": describe_environment("cpu"), "num_ranks": num_ranks, "cases": results}
-    return report, in_columns(rows)
-
-
-def _measured(name: str, settings: Sequence[str], seconds: float, world_size: int) -> float:
-    """Return what `measure_rank` finds in processes of their own, under a launcher."""
-    launcher = [str(ROOT / "scripts/launch.py"), "--standalone", f"--nproc-per-node={world_size}"]
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "milliseconds"
-        own = [f"--as-rank={output}", f"--seconds={seconds}", f"--case={name}", *settings]
-        command = [sys.executable, *launcher, str(ROOT / "scripts/benchmark.py"), *own]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        return float(output.read_text())
-
-
-def measure_rank(settings: Sequence[str], seconds: float, output: Path) -> None:
-    """Train on this rank with one thread, and write from the first one the median milliseconds of a
-    step.
-    """
-    config = _runnable((*settings, "num_threads=1"))
-    prepare_host(1)
-    with stepping(config, Effort()) as trainer:
-        ranks, batches = trainer.learner.ranks, endless(trainer.feed)
-        first = measure(lambda: trainer.step(next(batches)), 0.0, ranks.device).median
-        # All ranks must make as many.
-        calls = ranks.broadcast_object(max(_MIN_SAMPLES, round(seconds / first)))
-        times = [time.perf_counter()]
-        for _ in range(calls):
-            trainer.step(next(batches))
-            times.append(time.perf_counter())
-        if ranks.is_main:
-            output.write_text(str(1e3 * statistics.median(np.diff(times))))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -497,15 +430,12 @@ def _parser() -> argparse.ArgumentParser:
         description=str(__doc__).split("\n")[0],
         epilog=f"cases: {', '.join(CASES)}; settings are those of pretrain.py",
     )
-    parser.add_argument("--case", action="append", choices=tuple(CASES), help="default: all")
+    usual = f"default: {', '.join(USUAL)}"
+    parser.add_argument("--case", action="append", choices=tuple(CASES), help=usual)
     seconds = "of each measurement (default 10)"
     parser.add_argument("--seconds", type=float, default=Effort().seconds, help=seconds)
     compare = "an earlier file of the same machine: print times divided by those in it"
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument("--compare", type=Path, metavar="OLD.json", help=compare)
-    ranks = "compare training on N processes of one thread with one that has its share of the batch"
-    either.add_argument("--ranks", type=int, metavar="N", help=ranks)
-    parser.add_argument("--as-rank", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--compare", type=Path, metavar="OLD.json", help=compare)
     default = Path("benchmark.json")
     parser.add_argument("--output", type=Path, default=default, help=f"default: {default}")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="for every case")

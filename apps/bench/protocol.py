@@ -2,9 +2,7 @@
 
 import json
 import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -43,7 +41,6 @@ BY_SELECTION = {
 # Any run may be resumed with others of these, but then it is another score.
 _DECIDE = "data_path data_paths data_paths_test evaluators eval_split eval_max_examples"
 MAY_CHANGE = NEUTRAL_KEYS.difference(f"{_DECIDE} min_eval_interval max_steps".split())
-STAGES = ("train", "test")
 
 
 class ProtocolSettings(Schema):
@@ -91,14 +88,14 @@ def main(arguments: list[str]) -> None:
         require_same_recipe(asked)
         say(f"{asked.name}, selection={asked.selection}, in {asked.folder}")
         say(f"1 of 3: train {len(asked.runs)} seeds")
-        sweep(asked, "train", TRAINING, asked.plan)
+        sweep(TRAINING, asked.plan)
         say("2 of 3: choose checkpoints")
         choices = [choose(asked, *of) for of in zip(asked.jobs, asked.runs, strict=True)]
         for choice in choices:
             say(str(choice))
         say("3 of 3: measure them once on the test set")
         plan = evaluations(asked, [choice.checkpoint for choice in choices])
-        sweep(asked, "test", EVALUATION, plan)
+        sweep(EVALUATION, plan)
         content = summary(asked, choices, [job.name for job in expand(plan.overrides)])
         table, written = as_table(content), asked.folder / "protocol.json"
         write_atomically(written, json.dumps(content, indent=1) + "\n")
@@ -106,11 +103,9 @@ def main(arguments: list[str]) -> None:
         say(f"\n{table}\nwritten: {written}, {written.with_suffix('.md')}")
 
 
-def sweep(asked: Protocol, stage: str, program: Program, plan: Plan) -> None:
+def sweep(program: Program, plan: Plan) -> None:
     """Do what is left of a stage; ends the process where it fails or is stopped."""
-    with timed(asked.folder, stage):
-        code = run_sweep(program, plan, say)
-    if code:
+    if code := run_sweep(program, plan, say):
         leave(code)
 
 
@@ -207,26 +202,6 @@ def place(folder: Path, stage: str) -> list[str]:
     return [f"hydra.sweep.dir={quoted_value(folder)}", f"sweep_name={stage}"]
 
 
-@contextmanager
-def timed(folder: Path, stage: str) -> Iterator[None]:
-    """Note in hours.json when each start of a stage began and ended; one that was killed ended
-    with the last line that it has written.
-    """
-    file = folder / "hours.json"
-    starts = json.loads(file.read_bytes()) if file.exists() else {name: [] for name in STAGES}
-    own = starts[stage]
-    if own and own[-1][1] is None:
-        written = [*(folder / stage).glob("*/metrics.jsonl"), *(folder / stage).glob("logs/*.log")]
-        own[-1][1] = max([own[-1][0], *(path.stat().st_mtime for path in written)])
-    own.append([time.time(), None])
-    try:
-        write_atomically(file, json.dumps(starts) + "\n")
-        yield
-    finally:
-        own[-1][1] = time.time()
-        write_atomically(file, json.dumps(starts) + "\n")
-
-
 def choose(asked: Protocol, job: Job, run: TrainConfig) -> Choice:
     """Choose a checkpoint of a run that has ended; the test set is not looked at.
 
@@ -274,8 +249,8 @@ def summary(asked: Protocol, choices: Sequence[Choice], names: Sequence[str]) ->
     shown = next((some for some in SCORES if figures[0].keys() >= set(some.values())), None)
     if shown is None:
         raise DatasetError(f"{', '.join(asked.runs[0].test_paths)}: the test split has no labels")
-    environment = load_checkpoint(choices[0].checkpoint).state.environment
-    starts = json.loads((asked.folder / "hours.json").read_bytes())
+    runs = [choice.checkpoint.parent for choice in choices]
+    last = [load_checkpoint(checkpoint_path(run, list_steps(run)[-1])).state for run in runs]
     train_dirs = [Path(path) / "train" for path in asked.runs[0].train_paths]
     values = {title: [found[key] for found in figures] for title, key in shown.items()}
     return {
@@ -288,8 +263,8 @@ def summary(asked: Protocol, choices: Sequence[Choice], names: Sequence[str]) ->
         "num_checkpoints": choices[0].num_checkpoints,
         "num_test_examples": round(figures[0]["count"]),
         "depth": result["arch"].get("eval_steps", result["arch"]["halt_max_steps"]),
-        "hardware": f"{environment['world_size']} x {environment['device_name']}",
-        "hours": {name: sum(end - begin for begin, end in starts[name]) / 3600 for name in STAGES},
+        "hardware": "{world_size} x {device_name}".format_map(last[0].environment),
+        "hours": {"train": sum(state.seconds or 0.0 for state in last) / 3600},
         "data": result["data"],
         "data_fingerprint": result["data_fingerprint"],
         "seeds": [
@@ -319,6 +294,6 @@ def as_table(content: Mapping[str, Any]) -> str:
     cells["parameters"] = f"{content['num_parameters']:,}"
     cells["protocol"] = "; ".join(how)
     cells["hardware"] = content["hardware"]
-    cells["hours, training + test"] = " + ".join(f"{content['hours'][name]:.2f}" for name in STAGES)
+    cells["hours of training"] = f"{content['hours']['train']:.2f}"
     rows = [list(cells), ["---"] * len(cells), list(cells.values())]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

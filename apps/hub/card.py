@@ -14,7 +14,6 @@ from runtime.files import read_bounded
 from runtime.text import shown
 from training.checkpoint.state import RunState
 
-PICTURE = "thinking.gif"
 _MAX_JSON = 64 * 2**20
 _TAGS = ("recursive-reasoning", "hrm", "trm", "puzzles")
 _LIMITS = """\
@@ -37,7 +36,6 @@ class Known:
         state: the checkpoint's own.
         manifests: of the data that the run names, by folder, where they are still there.
         evaluations: JSON of the run's evaluations, by file name.
-        has_picture: whether PICTURE lies beside the card.
     """
 
     repo: str
@@ -46,7 +44,6 @@ class Known:
     state: RunState
     manifests: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     evaluations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    has_picture: bool = False
 
 
 def read_json_files(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -65,7 +62,6 @@ def read_json_files(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
 def card(known: Known) -> str:
     """Return the card: YAML that the Hub reads, and Markdown."""
     arch = (known.state.config or {}).get("arch") or {}
-    picture = [f"![how an answer forms, step by step]({PICTURE})", ""] * known.has_picture
     address, found = f"checkpoint=hf://{known.repo}", _found(known)
     lines = [
         _front_matter(known, found),
@@ -75,7 +71,6 @@ def card(known: Known) -> str:
         f"parameters) after {known.state.step:,} optimizer steps. It looks at a puzzle several "
         "times and improves its answer at each step.",
         "",
-        *picture,
         "## Use",
         "",
         "```sh",

@@ -1,7 +1,7 @@
 """Share a model on the Hugging Face Hub: python scripts/push_to_hub.py RUN OWNER/NAME.
 
 RUN is a run's folder (its newest good checkpoint), or a checkpoint in it. Pushed are its weights
-and settings, a manifest with the hash of each file, a model card, and a picture of a solved puzzle.
+and settings, a manifest with the hash of each file, and a model card.
 checkpoint=hf://OWNER/NAME then stands for it wherever a checkpoint is taken.
 """
 
@@ -17,14 +17,13 @@ from typing import Any
 
 from apps.hub import address as hub
 from dataset.command_line import told
-from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors
+from runtime.errors import ConfigError, disk_errors
 from runtime.text import run_named, shown
 from training.checkpoint import store
 from training.checkpoint.state import RunState
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.schema import flatten
 
-_MOST_FRAMES = 100
 # Settings that are no plain numbers, of which an evaluation needs some, and the card tells others.
 _PUBLISHED = ("arch", "data", "data_path", "data_paths", "data_paths_test", "evaluators", "plugins")
 _PUBLISHED += ("eval_split", "optimizer", "forward_dtype", "reduction")
@@ -74,7 +73,7 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
         CheckpointError, ConfigError: there is no checkpoint of ours, the address is none, or the
             folder cannot be written.
     """
-    from apps.hub.card import PICTURE, Known, card
+    from apps.hub.card import Known, card
 
     address = hub.parse_address(f"{hub.SCHEME}{repo}")
     if address is None or address.revision is not None:
@@ -86,7 +85,6 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
         )
     state = store.load_checkpoint(trained.weights).state
     write_checkpoint(trained, state, folder)
-    picture = draw(trained)
     known = Known(
         repo=repo,
         license=license_id,
@@ -94,11 +92,8 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
         state=without_places(state),
         manifests={Path(name).name: found for name, found in manifests(trained).items()},
         evaluations=evaluations_of(trained),
-        has_picture=picture is not None,
     )
     with disk_errors(folder, ConfigError):
-        if picture is not None:
-            (folder / PICTURE).write_bytes(picture)
         (folder / "README.md").write_text(card(known))
 
 
@@ -184,37 +179,6 @@ def num_parameters(trained: TrainedModel) -> int:
     assert trained.facts is not None
     with torch.device("meta"):
         return sum(p.numel() for p in build_model(trained.run.arch, trained.facts).parameters())
-
-
-def draw(trained: TrainedModel) -> bytes | None:
-    """Return a moving picture of the first test puzzle being solved, None where there is none."""
-    import torch
-
-    from apps.reports.animation import as_gif
-    from apps.reports.asking import kind_read_by, load_for, search_for
-    from apps.reports.frames import frames_of_rounds, frames_of_steps, picture_of, thinned
-    from evaluation.config import ArchOverrides, SearchSettings
-    from evaluation.puzzles import kind_of_data, puzzles_of
-    from evaluation.solve import reason
-    from puzzle_dataset import PuzzleDataset
-
-    device, run = torch.device("cpu"), trained.run
-    try:
-        kind, known = kind_read_by(trained), run.data_folders("train")
-        folders = run.data_folders("test")
-        dataset = PuzzleDataset(folders, "test", check_values=False, numbered_as=known)
-        (puzzle,) = puzzles_of(dataset, kind or kind_of_data(dataset), slice(0, 1))
-    except (CheckpointError, DatasetError, ValueError):
-        return None
-    overrides = ArchOverrides(forward_dtype="float32")
-    arch, model = load_for([puzzle], trained, device, overrides)
-    if arch.searches:
-        found, rounds = search_for(puzzle, model, device, SearchSettings())
-        frames = frames_of_rounds(puzzle, rounds, found)
-    else:
-        (reasoning,) = reason(model, [puzzle], device)
-        frames = frames_of_steps(reasoning)
-    return as_gif([picture_of(frame) for frame in thinned(frames, _MOST_FRAMES)])
 
 
 def push(folder: Path, options: argparse.Namespace) -> str:

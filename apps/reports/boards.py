@@ -160,24 +160,6 @@ def panels_of(board: Board) -> list[Panel]:
     return [*panels, answer, right]
 
 
-def legend(board: Board) -> list[tuple[str, str]]:
-    """Return what the colours of a board with an answer mean."""
-    look = board.look
-    surer = [] if board.certainty is None else [(FAINT, "paler: less sure")]
-    if look.cells == "coloured":
-        surer = [(FAINT, "smaller: less sure")] if surer else []
-        known = board.puzzle.target is not None
-        return [(RING, "ringed: not the right colour")] * known + surer
-    wrong = "cannot stay" if board.right is None else "not as in the right answer"
-    if look.cells == "filled":
-        tokens = [(one.fill, one.name) for one in look.tokens if one.once or one.drawn]
-        return [*tokens, (NEW, "changed in this step"), (WRONG, f"framed: {wrong}"), *surer]
-    found = [(GIVEN_FILL, "given"), (NEW_FILL, "changed in this step"), (WRONG_FILL, wrong)]
-    if board.candidates is not None:
-        found += [(GUESS_FILL, "guessed"), (FAINT, "small: candidates")]
-    return found + surer
-
-
 def draw(board: Board) -> Picture:
     """Draw a board; of canvases input, answer and the right answer, if known, side by side, in
     places that depend on the puzzle alone, so that no step moves them: an answer that is larger

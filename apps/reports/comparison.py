@@ -3,51 +3,35 @@
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 
-from apps.reports.curves import colours_of, compared_figures, parallel_coordinates
-from apps.reports.figure import MAX_GROUPS, NUM_COLOURS, Figure
-from apps.reports.html import Cell, details, figure, intro, share, state, table, text, tile, words
+from apps.reports.curves import colours_of, compared_figures
+from apps.reports.figure import NUM_COLOURS
+from apps.reports.html import Cell, figure, intro, share, state, table, text, tile, words
 from apps.reports.page import Page
-from apps.reports.puzzles import difficulty_figures, steps_figure
 from apps.reports.reading import Run
 from apps.reports.single import header, headline_tile, warnings_tile
 from apps.reports.tables import Headline, differing, headline, notes_html, warnings_html
-from apps.sweeps.table import WRITERS, Row, lines_of, over_seeds
+from apps.sweeps.table import Row, lines_of, over_seeds
 from runtime.text import duration, many, shown
 
-# Runs that stand side by side in a table of their settings; of more the settings are columns.
-_MAX_COLUMNS = 6
 _MAX_SETTINGS = 30
-_MAX_AXES = 8
-_MAX_POINTS = 60_000
-_SUFFIXES = {"markdown": "md", "csv": "csv", "latex": "tex"}
 
 
-def page_of(runs: Sequence[Run], title: str, detail: float = 1.0) -> Page:
-    """Return the page of several runs; with less `detail`, from 1 to 0, curves have fewer points.
-
-    Args:
-        title: of the page, as text.
-    """
+def page_of(runs: Sequence[Run], title: str) -> Page:
+    """Return the page of several runs; `title` is text."""
     labels = labels_of([run.folder for run in runs])
     for run, label in zip(runs, labels, strict=True):
         run.name = label
     found = [(run, headline(run)) for run in runs]
     page = Page(f"{title}: report", _header(title, found))
-    settings = differing(runs)
-    page.add("runs", "All runs", _table(found, settings if len(runs) > _MAX_COLUMNS else {}))
+    page.add("runs", "All runs", _table(found, differing(runs)))
     page.add("seeds", "Means over seeds", _seeds_html(runs))
-    page.add("swept", "What was tried", page.draw(_swept_figures(found, settings)))
-    colours = colours_of(labels, [best.estimate.value if best else None for _, best in found])
+    colours = colours_of(labels)
     by_label = dict(zip(labels, runs, strict=True))
-    drawn = page.draw(compared_figures(by_label, colours, int(_MAX_POINTS * detail)))
+    drawn = page.draw(compared_figures(by_label, colours))
     page.add("curves", "Curves", _key(colours) + drawn if drawn else "")
-    page.add("puzzles", "Puzzle by puzzle", page.draw(_puzzle_figures(runs)))
     page.add("diagnosis", "Diagnosis", warnings_html(runs))
-    if len(runs) <= _MAX_COLUMNS:
-        page.add("settings", "Settings that differ", _settings_table(labels, settings))
     page.add("notes", "What could not be read", notes_html(runs))
     return page
 
@@ -143,37 +127,26 @@ def _tried(runs: Sequence[Run], settings: Mapping[str, Sequence[str]]) -> list[s
 
 
 def _seeds_html(runs: Sequence[Run]) -> str:
-    """Return the table over seeds, and below it its text in each form; nothing without seeds."""
-    names, *rows = lines = seed_table(runs)
+    """Return the table over seeds; nothing without several of them."""
+    names, *rows = seed_table(runs)
     if not any(int(row[-1]) > 1 for row in rows):
         return ""
     cells = [[*map(words, row[:-3]), *map(_setting, row[-3:])] for row in rows]
     told = (
         "Runs that differ in nothing but their seed are one row: mean, standard deviation, seeds."
     )
-    parts = [intro(told), table(list(map(text, names)), cells, sortable=True)]
-    for form, write in WRITERS.items():
-        file = f' data-file="means.{_SUFFIXES[form]}"'
-        parts.append(details(f"as {form}", f"<pre>{escape(write(lines))}</pre>", file))
-    return "".join(parts)
+    return intro(told) + table(list(map(text, names)), cells, sortable=True)
 
 
 def _key(colours: Mapping[str, str]) -> str:
-    """Return which colour is whose; of many runs what the colours say."""
+    """Return which colour is whose; many runs share the colours."""
     if len(colours) > NUM_COLOURS:
-        return intro("The stronger the colour, the higher the run's score.")
+        return intro("Point at a curve to read which run it is.")
     entries = "".join(
         f'<li><span class="swatch" data-colour="{colour}"></span>{text(label)}</li>'
         for label, colour in colours.items()
     )
     return f'<ul class="key">{entries}</ul>'
-
-
-def _settings_table(labels: Sequence[str], settings: Mapping[str, Sequence[str]]) -> str:
-    if not settings:
-        return intro("None: all of them have the same settings.")
-    rows = [[words(key), *map(words, values)] for key, values in settings.items()]
-    return table(["setting", *map(text, labels)], rows)
 
 
 def _setting(value: str) -> Cell:
@@ -182,31 +155,3 @@ def _setting(value: str) -> Cell:
         return Cell(cell.html, float(value), "n")
     except ValueError:
         return cell
-
-
-def _swept_figures(
-    found: Sequence[tuple[Run, Headline | None]], settings: Mapping[str, Sequence[str]]
-) -> list[Figure]:
-    """Return parallel coordinates of the runs with a score, where they differ in anything; before
-    there are scores, with the last loss.
-    """
-    scores = {place: best.estimate.value for place, (_, best) in enumerate(found) if best}
-    names = {best.name for _, best in found if best}
-    if not scores:
-        losses = ((place, run.status.loss) for place, (run, _) in enumerate(found))
-        scores, names = {place: loss for place, loss in losses if loss is not None}, {"last loss"}
-    keys = _tried([run for run, _ in found], settings)
-    # Runs that differ in too much were not made to be compared.
-    if len(scores) < 3 or not 0 < len(keys) <= _MAX_AXES or len(names) > 1:
-        return []
-    labels = [found[place][0].name for place in scores]
-    values = {key: [settings[key][place] for place in scores] for key in keys}
-    return [parallel_coordinates(labels, values, list(scores.values()), names.pop())]
-
-
-def _puzzle_figures(runs: Sequence[Run]) -> list[Figure]:
-    known = {run.name: [one for one in run.results if one.records] for run in runs}
-    results = {name: found[0] for name, found in known.items() if found}
-    results = dict(list(results.items())[:MAX_GROUPS])
-    figures = [steps_figure(results), *difficulty_figures(results)] if results else []
-    return [one for one in figures if one is not None]

@@ -1,7 +1,6 @@
 """Flat pictures of rectangles and words: as SVG for pages, as an image for GIF."""
 
 import re
-from collections.abc import Container
 from colorsys import hls_to_rgb, rgb_to_hls
 from dataclasses import dataclass, field
 from html import escape
@@ -129,12 +128,10 @@ def mixed(colour: str, background: str, share: float) -> str:
     return f"#{bytes(parts).hex()}"
 
 
-def dark_rules(html: str, place: str = "", kept: Container[str] = ()) -> str:
+def dark_rules(html: str, place: str) -> str:
     """Return CSS for dark paper: other colours for all that are drawn in a page, below a place."""
     colours = sorted(set(re.findall(r'fill="(#[0-9a-fA-F]{6})"', html)))
-    return " ".join(
-        f'{place}[fill="{c}"] {{ fill: {darkened(c)} }}' for c in colours if c not in kept
-    )
+    return " ".join(f'{place}[fill="{c}"] {{ fill: {darkened(c)} }}' for c in colours)
 
 
 def darkened(colour: str) -> str:

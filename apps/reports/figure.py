@@ -1,12 +1,11 @@
 """A figure of a report as plotly's JSON, made without plotly: the page's script draws it.
 
 A colour is a name that the script replaces by one of the light or the dark palette: `@0` to `@9`
-for curves, `@0~` for a band behind one, `@score 0.5` between the worst and the best of several,
-`@text`, `@muted`, `@card`, `@bad`.
+for curves, `@text`, `@muted`, `@card`, `@bad`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -16,8 +15,15 @@ from evaluation.metrics import Estimate
 NUM_COLOURS = 10
 MAX_GROUPS = 12
 """Curves, or groups of puzzles, that can still be told apart."""
-
-_MAX_DECADES = 8  # With a label each.
+SHARES: dict[str, Any] = {"tickformat": ".0%", "range": [-0.02, 1.02]}
+"""An axis of shares, in percent."""
+SCALES: dict[str, dict[str, Any]] = {
+    "shares": SHARES,
+    "log": {"type": "log", "nticks": 6},
+    "zero": {"rangemode": "tozero"},
+    "": {},
+}
+"""The vertical axes of curves; plotly chooses where nothing is said."""
 
 
 @dataclass
@@ -26,19 +32,16 @@ class Figure:
 
     Attributes:
         data, layout: as plotly has them.
-        selects: it is as wide as the page, and a box that is drawn in it leaves the curves alone
-            that pass through it.
     """
 
     title: str
     caption: str
     data: list[dict[str, Any]]
     layout: dict[str, Any] = field(default_factory=dict)
-    selects: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return what the page's script reads."""
-        return {"data": self.data, "layout": self.layout, "selects": self.selects}
+        return {"data": self.data, "layout": self.layout}
 
 
 def plain(text: object) -> str:
@@ -87,32 +90,3 @@ def error_bars(estimates: Sequence[Estimate | None], colour: str) -> dict[str, A
 def titled(title: str, **more: Any) -> dict[str, Any]:
     """Return an axis with a title."""
     return {"title": {"text": title}, **more}
-
-
-def scaled(scale: str, data: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the vertical axis of some curves: `shares`, `log`, `zero` (from 0 on), or "" for one
-    that plotly chooses.
-    """
-    if scale == "log":
-        return log_axis(data, "y")
-    return {"shares": share_axis(), "zero": {"rangemode": "tozero"}, "": {}}[scale]
-
-
-def share_axis() -> dict[str, Any]:
-    """Return an axis of shares, in percent."""
-    return {"tickformat": ".0%", "range": [-0.02, 1.02]}
-
-
-def log_axis(data: Sequence[Mapping[str, Any]], name: str, **more: Any) -> dict[str, Any]:
-    """Return a logarithmic axis for what traces have under a name, labelled at even distances:
-    over a few decades at 1, 2 and 5, over more at powers of ten.
-    """
-    logs = [math.log10(value) for trace in data for value in trace[name] if value and value > 0]
-    low, high = math.floor(min(logs, default=0)), math.ceil(max(logs, default=0))
-    every = -(-(high - low) // _MAX_DECADES)
-    is_narrow = every <= 1 and max(logs, default=0) - min(logs, default=0) < 3
-    factors = (1, 2, 5) if is_narrow else (1,)
-    # One decade more at both ends: people zoom out.
-    exponents = range(max(-300, low - every), min(300, high + every) + 1, max(1, every))
-    values = [factor * 10.0**exponent for exponent in exponents for factor in factors]
-    return {"type": "log", "tickvals": values, "ticktext": [f"{v:g}" for v in values], **more}

@@ -1,7 +1,11 @@
-"""How a model thought about a puzzle, moment by moment: boards with a sentence each."""
+"""How a model thought about a puzzle, moment by moment: boards with a sentence each, and the GIF of
+them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 
@@ -22,10 +26,15 @@ from apps.reports.boards import (
 from apps.reports.drawing import Picture
 from dataset.kinds.base import Puzzle
 from evaluation.solve import Reasoning
+from runtime.errors import ConfigError
+from runtime.files import replacing
 from runtime.text import many, shown
 
 _TOP, _LINE, _BARS, _MARGIN = 40, 22, 46, 16
 _LINES = 3  # Of words below a board, at most.
+_MOST_FRAMES = 240
+_SECONDS = 15.0  # That all frames are shown for, about, each at least 0.08 s and at most 0.7.
+_LAST_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -142,3 +151,37 @@ def _draw_bars(picture: Picture, frame: Frame, bottom: float) -> None:
         height = max(1.0, q * (_BARS - 18))
         colour = ANSWER if step == len(frame.q) - 1 else FAINT
         picture.rectangle(_MARGIN + step * each, bottom - height, each - gap, height, colour)
+
+
+def animate(frames: Sequence[Frame], path: Path) -> str:
+    """Write frames into a GIF that begins again at its end; of very many, evenly chosen ones.
+
+    Returns:
+        What was written, in words.
+    Raises:
+        ConfigError: the file cannot be written, or Pillow is missing.
+    """
+    pictures = [picture_of(frame) for frame in thinned(without_idle_end(frames), _MOST_FRAMES)]
+    content = _gif(pictures)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise ConfigError(f"animate={path}: cannot be written: {error.strerror}") from None
+    return f"{path} ({many(len(pictures), 'picture')}, {len(content) / 1000:.0f} kB)"
+
+
+def _gif(pictures: Sequence[Picture]) -> bytes:
+    width = max(picture.width for picture in pictures)
+    height = max(picture.height for picture in pictures)
+    papers = [Picture(width, height) for _ in pictures]  # Of equal size.
+    for paper, picture in zip(papers, pictures, strict=True):
+        paper.place(picture, 0, 0)
+    few = [paper.image().quantize(64) for paper in papers]
+    pause = round(1000 * min(0.7, max(0.08, _SECONDS / len(few))))
+    durations = [pause] * (len(few) - 1) + [round(1000 * _LAST_SECONDS)]
+    content = BytesIO()
+    options = {"append_images": few[1:], "duration": durations, "loop": 0, "optimize": True}
+    few[0].save(content, "GIF", save_all=True, **options)
+    return content.getvalue()

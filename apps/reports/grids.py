@@ -197,48 +197,32 @@ Inputs = list[tuple[str, int, Any]]  # Of tasks: name, number of the test input,
 
 
 def votes_html(run: Run, detail: float) -> str:
-    """Return the votes for ARC tasks; with less `detail`, from 1 to 0, fewer grids."""
-    parts, by_inputs = [], _by_inputs(run)
-    for wheres, inputs in by_inputs:
-        where, *others = wheres
-        known = sum(at(one, "known") is True for _, _, one in inputs)
-        solved = round(_share_solved(inputs) * len(inputs))
-        also = f" The votes in {text(', '.join(others))} are on the same inputs." if others else ""
-        parts.append(
-            f"<h3>{text(where)}</h3><p class='caption'>{len(inputs):,} test inputs, {known:,} with "
-            f"a known answer, {solved:,} of which have it in the first place.{also}</p>"
-        )
-        parts.append(_votes_table(inputs))
-        originals = _originals(run, where)
-        # What was nearly solved is seen first, then what was solved, then the rest.
-        most = round(_MAX_BALLOTS * detail) // len(by_inputs)
-        places = [(number(at(one, "solved_at")), place) for place, (_, _, one) in enumerate(inputs)]
-        order = sorted(places, key=lambda one: (one[0] is None, one[0] == 1))[:most]
-        boards = "".join(_ballot(*inputs[place], originals) for _, place in order)
-        parts.append(f'<div class="boards">{boards}</div>' if boards else "")
-    return "".join(parts)
-
-
-def _by_inputs(run: Run) -> list[tuple[list[str], Inputs]]:
-    """Return the votes once for the same test inputs, with all files that have votes on them: those
-    of an evaluation after the run, if there are any. What is solved least comes first.
+    """Return the votes for ARC tasks, those of an evaluation after the run, if there are any; with
+    less `detail`, from 1 to 0, fewer grids.
     """
-    found: dict[tuple[tuple[str, int], ...], tuple[list[str], Inputs]] = {}
-    for where, tasks in run.votes:
-        inputs = [
-            (name, place, one)
-            for name, of_task in items(tasks)[:2000]
-            for place, one in enumerate(listed(of_task))
-            if isinstance(one, Mapping)
-        ]
-        if inputs:
-            key = tuple((name, place) for name, place, _ in inputs)
-            found.setdefault(key, ([], inputs))[0].append(where)
-    return sorted(found.values(), key=lambda one: _share_solved(one[1]))
-
-
-def _share_solved(inputs: Inputs) -> float:
-    return sum(at(one, "solved_at") == 1 for _, _, one in inputs) / len(inputs)
+    where, tasks = run.votes[0] if run.votes else ("", {})
+    inputs = [
+        (name, place, one)
+        for name, of_task in items(tasks)[:2000]
+        for place, one in enumerate(listed(of_task))
+        if isinstance(one, Mapping)
+    ]
+    if not inputs:
+        return ""
+    known = sum(at(one, "known") is True for _, _, one in inputs)
+    places = [(number(at(one, "solved_at")), place) for place, (_, _, one) in enumerate(inputs)]
+    solved = sum(place == 1 for place, _ in places)
+    told = (
+        f"<h3>{text(where)}</h3><p class='caption'>{len(inputs):,} test inputs, {known:,} with a "
+        f"known answer, {solved:,} of which have it in the first place.</p>"
+    )
+    originals = _originals(run, where)
+    # What was nearly solved is seen first, then what was solved, then the rest.
+    order = sorted(places, key=lambda one: (one[0] is None, one[0] == 1))
+    boards = "".join(
+        _ballot(*inputs[place], originals) for _, place in order[: round(_MAX_BALLOTS * detail)]
+    )
+    return f'{told}{_votes_table(inputs)}<div class="boards">{boards}</div>'
 
 
 def _votes_table(inputs: Inputs) -> str:

@@ -93,9 +93,9 @@ def _heading(cell: Cell) -> str:
     return str(cell).replace("<td", '<th scope="row"', 1)[: -len("</td>")] + "</th>"
 
 
-def details(summary: str, inner: str, attributes: str = "") -> str:
+def details(summary: str, inner: str) -> str:
     """Return what is closed until it is asked for; all of it is escaped already."""
-    return f"<details{attributes}><summary>{summary}</summary>{inner}</details>"
+    return f"<details><summary>{summary}</summary>{inner}</details>"
 
 
 def pairs(summary: str, values: Iterable[tuple[str, object]]) -> str:

@@ -7,18 +7,16 @@ const PALETTES = {
   light: {
     text: "#17212b", muted: "#5b6875", grid: "#e3e8ee", card: "#ffffff", bad: "#c2272d",
     curves: ["#1d64d8", "#d9730d", "#13795b", "#8a3ffc", "#c2272d", "#0e8a9b", "#b83280", "#6b7a0f", "#7a5230", "#5b6875"],
-    scores: [[203, 212, 222], [29, 100, 216]],
     wrong: [[0, "#eef2f7"], [0.5, "#f0a36b"], [1, "#b3261e"]],
   },
   dark: {
     text: "#e6ebf0", muted: "#97a5b3", grid: "#2c3742", card: "#182028", bad: "#ff7b72",
     curves: ["#6ea8ff", "#f2a65a", "#4cc38a", "#b795ff", "#ff7b72", "#4dd0e1", "#f58bc4", "#c3d14b", "#d0a37a", "#97a5b3"],
-    scores: [[62, 75, 88], [110, 190, 255]],
     wrong: [[0, "#202a34"], [0.5, "#c9743c"], [1, "#ff8a80"]],
   },
 };
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
-const PRINTED = { width: 312, wide: 650, height: 250 };
+const PRINTED = { width: 312, height: 250 };
 const isCoarse = matchMedia("(pointer: coarse)").matches;
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const figures = JSON.parse(document.getElementById("figures").textContent);
@@ -34,27 +32,20 @@ function coloured(value, palette, isColour = false) {
   }
   if (!isColour || typeof value !== "string" || value[0] !== "@") return value;
   const name = value.slice(1);
-  if (name.startsWith("score ")) {
-    const [low, high] = palette.scores;
-    const share = Number(name.slice(6));
-    return `rgb(${low.map((start, i) => Math.round(start + share * (high[i] - start)))})`;
-  }
-  if (/^[0-9]~$/.test(name)) return `${palette.curves[Number(name[0])]}2b`;
   return /^[0-9]$/.test(name) ? palette.curves[Number(name)] : (palette[name] ?? palette.text);
 }
 
-function laidOut(figure, palette, place, isPrinted) {
+function laidOut(figure, palette, isPrinted) {
   const own = coloured(figure.layout, palette);
   const axis = {
     gridcolor: palette.grid, linecolor: palette.grid, zerolinecolor: palette.grid, automargin: true,
     tickfont: { color: palette.muted },
   };
-  const isWide = place.parentElement.classList.contains("wide");
   const layout = {
     font: { family: FONT, size: isPrinted ? 10 : 12, color: palette.text },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
-    height: isPrinted ? PRINTED.height : isWide ? 420 : 320,
+    height: isPrinted ? PRINTED.height : 320,
     margin: { l: 50, r: 12, t: 10, b: 40 },
     showlegend: figure.data.filter((trace) => trace.showlegend !== false).length > 1,
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: isPrinted ? 9 : 11.5 } },
@@ -62,13 +53,13 @@ function laidOut(figure, palette, place, isPrinted) {
     hovermode: "x unified",
     hoverlabel: { bgcolor: palette.card, bordercolor: palette.grid, font: { color: palette.text }, namelength: -1 },
     // A finger that moves over a curve scrolls the page.
-    dragmode: isCoarse ? false : figure.selects ? "select" : "zoom",
+    dragmode: isCoarse ? false : "zoom",
     ...own,
     xaxis: { ...axis, ...own.xaxis },
     yaxis: { ...axis, ...own.yaxis },
   };
   if (!isPrinted) return { ...layout, autosize: true };
-  return { ...layout, width: isWide ? PRINTED.wide : PRINTED.width, autosize: false };
+  return { ...layout, width: PRINTED.width, autosize: false };
 }
 
 async function draw(name, isPrinted = false) {
@@ -84,9 +75,7 @@ async function draw(name, isPrinted = false) {
     const place = places[number];
     place.querySelector(".unplotted")?.remove();
     const data = coloured(figure.data, PALETTES[name]);
-    const own = figure.selects ? { modeBarButtons: [["toImage", "select2d"]] } : {};
-    const layout = laidOut(figure, PALETTES[name], place, isPrinted);
-    return Plotly.react(place, data, layout, { ...config, ...own });
+    return Plotly.react(place, data, laidOut(figure, PALETTES[name], isPrinted), config);
   }));
   document.documentElement.dataset.drawn = name;
 }
@@ -97,18 +86,6 @@ async function unpacked(id) {
   return new Response(stream).text();
 }
 
-// Curves that do not pass through the box that was drawn fade.
-function fadeUnselected(place) {
-  const show = (chosen) => {
-    const numbers = place.data.map((_, number) => number);
-    Plotly.restyle(place, { opacity: numbers.map((n) => (!chosen || chosen.has(n) ? 1 : 0.07)) }, numbers);
-  };
-  place.on("plotly_selected", (drawn) => {
-    show(drawn?.points?.length ? new Set(drawn.points.map((point) => point.curveNumber)) : null);
-  });
-  place.on("plotly_deselect", () => show(null));
-}
-
 async function start() {
   if (!figures.length) return;
   const script = document.createElement("script");
@@ -116,7 +93,6 @@ async function start() {
   document.head.append(script);
   const chosen = () => (prefersDark.matches ? "dark" : "light");
   await draw(chosen());
-  figures.forEach((figure, number) => { if (figure.selects) fadeUnselected(places[number]); });
   prefersDark.addEventListener("change", () => draw(chosen()));
   let opened = [];
   addEventListener("beforeprint", () => {
@@ -159,28 +135,6 @@ for (const table of document.querySelectorAll("table.sortable")) {
     button.append(...heading.childNodes);
     heading.append(button);
     button.addEventListener("click", () => sortBy(table, heading));
-  }
-}
-
-// Text to take along: a button copies it, another one saves it as a file.
-for (const place of document.querySelectorAll("details[data-file]")) {
-  const text = place.querySelector("pre");
-  const copy = () => {
-    getSelection().selectAllChildren(text);
-    document.execCommand("copy");
-  };
-  const save = () => {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text.textContent], { type: "text/plain" }));
-    link.download = place.dataset.file;
-    link.click();
-    URL.revokeObjectURL(link.href);
-  };
-  for (const [name, act] of [["Copy", copy], ["Save", save]]) {
-    const button = document.createElement("button");
-    button.textContent = name;
-    button.addEventListener("click", act);
-    text.before(button);
   }
 }
 

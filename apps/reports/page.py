@@ -55,10 +55,9 @@ class Page:
         """Return places for figures, side by side."""
         cards = []
         for number, figure in enumerate(figures, start=len(self.figures)):
-            wide = " wide" if figure.selects else ""
             caption = f'<p class="caption">{escape(figure.caption)}</p>' if figure.caption else ""
             cards.append(
-                f'<figure class="card{wide}"><h3>{escape(figure.title)}</h3>{caption}'
+                f'<figure class="card"><h3>{escape(figure.title)}</h3>{caption}'
                 f'<div class="plot" id="plot-{number}">'
                 f'<p class="unplotted">{_UNPLOTTED}</p></div></figure>'
             )

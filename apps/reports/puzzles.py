@@ -7,20 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from apps.reports.figure import (
-    MAX_GROUPS,
-    NUM_COLOURS,
-    Figure,
-    line,
-    log_axis,
-    plain,
-    share_axis,
-    short,
-    titled,
-)
+from apps.reports.figure import MAX_GROUPS, NUM_COLOURS, SHARES, Figure, line, plain, short, titled
 from apps.reports.reading import Records, Result
 from evaluation.metrics import Estimate, wilson
-from evaluation.values import at, estimate_of, items, listed, number, number_in
+from evaluation.values import at, estimate_of, items, listed, number
 from runtime.text import shown
 
 _TENTHS = 10
@@ -50,62 +40,29 @@ def puzzle_figures(result: Result, depths: Sequence[Result]) -> list[Figure]:
     """Return what the puzzles of an evaluation show; `depths` are evaluations of the same weights
     at several depths.
     """
-    known = {"": result} if result.records is not None else {}
-    figures = [steps_figure(known, depths)] if known or depths else []
-    if result.records is not None:
-        figures += [halts_figure(result.records), *difficulty_figures(known)]
+    figures = [steps_figure(result.records, depths)]
+    figures += [] if result.records is None else difficulty_figures(result.records)
     figures += [reliability_figure(result), *confusion_figures(result.answers)]
     return [figure for figure in figures if figure is not None]
 
 
-def steps_figure(results: Mapping[str, Result], depths: Sequence[Result] = ()) -> Figure | None:
-    """Return the exact accuracy after each ACT step, of evaluations by label, and of a single one
-    that of its easier and harder puzzles.
-    """
+def steps_figure(records: Records | None, depths: Sequence[Result] = ()) -> Figure | None:
+    """Return the exact accuracy after each ACT step, and what evaluations at depths found."""
     data: list[dict[str, Any]] = []
-    for place, (label, result) in enumerate(results.items()):
-        records = result.records
-        if records is None or "right_after_1" not in records:
-            continue
-        rows = np.isfinite(records["right_after_1"])
-        name = plain(label) or f"{rows.sum():,} puzzles"
-        data.append(_after_each_step(records, rows, name, place))
-        if len(results) == 1:
-            data += _after_each_step_by_difficulty(records)
+    if records is not None and "right_after_1" in records:
+        named = map(_RIGHT_AFTER.fullmatch, records.columns)
+        steps = sorted((int(name[1]), name[0]) for name in named if name)
+        shares = [_share(records[column]) for _, column in steps]
+        name = f"{np.isfinite(records['right_after_1']).sum():,} puzzles"
+        values = [share and share.value for share in shares]
+        data.append(line(name, [step for step, _ in steps], values, "@0", errors=shares))
     for one in depths:
         data += _at_depths(one, len(data), says_data=len(depths) > 1)
     if len({step for trace in data for step in trace["x"]}) < 2:
         return None
-    layout = {"xaxis": titled("ACT steps", rangemode="tozero"), "yaxis": share_axis()}
+    layout = {"xaxis": titled("ACT steps", rangemode="tozero"), "yaxis": SHARES}
     caption = "Share of the puzzles whose answer is right when it is read after so many steps."
     return Figure("Accuracy over ACT steps", caption, data, layout)
-
-
-def _after_each_step(
-    records: Records, rows: np.ndarray, name: str, place: int, dash: str = "solid"
-) -> dict[str, Any]:
-    named = map(_RIGHT_AFTER.fullmatch, records.columns)
-    steps = sorted((int(name[1]), name[0]) for name in named if name)
-    shares = [_share(records[column][rows]) for _, column in steps]
-    values = [share and share.value for share in shares]
-    colour, errors = f"@{place % NUM_COLOURS}", shares if dash == "solid" else None
-    return line(name, [step for step, _ in steps], values, colour, dash=dash, errors=errors)
-
-
-def _after_each_step_by_difficulty(records: Records) -> list[dict[str, Any]]:
-    """Return the easier and the harder third, by the first measure of difficulty."""
-    name = next(iter(_difficulties(records)), None)
-    if name is None:
-        return []
-    values, words = records[name], _DIFFICULTIES[name][0].lower()
-    low, high = np.nanquantile(values, [1 / 3, 2 / 3])
-    if low == high:
-        return []
-    thirds = [(values <= low, f"{words} ≤ {low:.4g}"), (values >= high, f"{words} ≥ {high:.4g}")]
-    return [
-        _after_each_step(records, rows, text, place, "dash")
-        for place, (rows, text) in enumerate(thirds, 1)
-    ]
 
 
 def _at_depths(result: Result, place: int, *, says_data: bool) -> list[dict[str, Any]]:
@@ -133,84 +90,35 @@ def _at_depths(result: Result, place: int, *, says_data: bool) -> list[dict[str,
     return found
 
 
-def halts_figure(records: Records) -> Figure | None:
-    """Return at which ACT step puzzles halt by themselves, and whether they are right there."""
-    pairs = (("at_halt_steps", "at_halt_exact_accuracy"), ("steps", "exact_accuracy"))
-    names = next((pair for pair in pairs if all(name in records for name in pair)), None)
-    if names is None:
-        return None
-    steps, right = (records[name] for name in names)
-    known = np.isfinite(steps) & np.isfinite(right)
-    steps, right = np.rint(steps[known]), right[known] > 0
-    values = np.unique(steps)
-    if not 1 < len(values) <= 1024:
-        return None
-    data = [
-        {
-            "type": "bar",
-            "x": values.tolist(),
-            "y": [int((steps[rows] == value).sum()) for value in values],
-            "name": name,
-            "marker": {"color": colour},
-            "hovertemplate": "%{y:,} puzzles",
-        }
-        for name, colour, rows in (("right", "@2", right), ("wrong", "@bad", ~right))
-    ]
-    axes = {"xaxis": titled("ACT steps at the halt"), "yaxis": titled("puzzles")}
-    caption = "Puzzles by the step at which the model would stop by itself."
-    return Figure("Halting", caption, data, {"barmode": "stack", **axes})
-
-
-def _difficulties(records: Records) -> list[str]:
+def difficulty_figures(records: Records) -> list[Figure]:
+    """Return the share of right answers among puzzles of like difficulty, a figure for each measure
+    of difficulty.
+    """
     # The clues of a maze are its walls: there the path is what counts.
     sized = "path_length" in records or "grid_cells" in records
     names = [name for name in _DIFFICULTIES if name in records and not (sized and name == "clues")]
-    return [n for n in names if np.nanmin(records[n]) < np.nanmax(records[n])]
-
-
-def difficulty_figures(results: Mapping[str, Result]) -> list[Figure]:
-    """Return the share of right answers among puzzles of like difficulty, of evaluations by label,
-    a figure for each measure of difficulty.
-    """
-    known = {label: one.records for label, one in results.items() if one.records is not None}
-    names = dict.fromkeys(name for records in known.values() for name in _difficulties(records))
     figures = []
-    for name in names:
+    for name in (n for n in names if np.nanmin(records[n]) < np.nanmax(records[n])):
         title, words = _DIFFICULTIES[name]
-        data: list[dict[str, Any]] = []
-        for label, records in known.items():
-            data += _over_difficulty(records, name, label, len(data)) if name in records else []
-        axes = {"xaxis": titled(title.lower()), "yaxis": share_axis()}
+        groups, data = _groups(records[name]), []
+        for column in (column for column in _RIGHT if column in records):
+            shares = [_share(records[column][rows]) for rows, _, _ in groups]
+            trace = line(
+                _RIGHT[column],
+                [short(middle) for _, middle, _ in groups],
+                [share and share.value for share in shares],
+                f"@{len(data) % NUM_COLOURS}",
+                "%{y:.1%} of %{customdata[1]:,} (%{customdata[0]})",
+                size=8,
+                errors=shares,
+            )
+            trace["customdata"] = [[told, int(rows.sum())] for rows, _, told in groups]
+            data.append(trace)
+        axes = {"xaxis": titled(title.lower()), "yaxis": SHARES, "hovermode": "closest"}
         if data:
             heading = f"Accuracy over difficulty: {title.lower()}"
-            caption = f"{title}: {words}."
-            figures.append(Figure(heading, caption, data, {**axes, "hovermode": "closest"}))
+            figures.append(Figure(heading, f"{title}: {words}.", data, axes))
     return figures
-
-
-def _over_difficulty(
-    records: Records, name: str, label: str, number_before: int
-) -> list[dict[str, Any]]:
-    """Return what is known of an evaluation; of one among several, with a label, the answers that
-    count alone.
-    """
-    columns = [column for column in _RIGHT if column in records]
-    groups, data = _groups(records[name]), []
-    for column in columns[: 1 if label else None]:
-        colour = f"@{(number_before + len(data)) % NUM_COLOURS}"
-        shares = [_share(records[column][rows]) for rows, _, _ in groups]
-        trace = line(
-            plain(label) or _RIGHT[column],
-            [short(middle) for _, middle, _ in groups],
-            [share and share.value for share in shares],
-            colour,
-            "%{y:.1%} of %{customdata[1]:,} (%{customdata[0]})",
-            size=8,
-            errors=shares,
-        )
-        trace["customdata"] = [[told, int(rows.sum())] for rows, _, told in groups]
-        data.append(trace)
-    return data
 
 
 def _groups(values: np.ndarray) -> list[tuple[np.ndarray, float, str]]:
@@ -345,23 +253,3 @@ def _square(rows: Any) -> np.ndarray | None:
         return None
     usable = (counts >= 0).all() and (counts < 2**53 / max(1, counts.size)).all()
     return counts.astype(np.int64) if usable else None
-
-
-def search_figure(result: Result) -> Figure | None:
-    """Return the share of puzzles that a search has solved with so much work."""
-    data = []
-    for one in listed(at(result.content, "searchers")):
-        points = sorted(
-            (calls, share)
-            for key, value in items(at(one, "solved_within"))
-            if (calls := number_in(key)) and (share := number(value)) is not None
-        )
-        if points and len(data) < NUM_COLOURS:
-            calls, shares = zip(*points, strict=True)
-            name = plain(shown(at(one, "searcher"), 100))
-            data.append(line(name, calls, shares, f"@{len(data)}"))
-    if not data:
-        return None
-    layout = {"xaxis": log_axis(data, "x", **titled("calls")), "yaxis": share_axis()}
-    caption = "Share of the puzzles solved with at most so many rows through the model."
-    return Figure("Solved within so many calls", caption, data, layout)

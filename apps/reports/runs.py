@@ -7,22 +7,27 @@ folder. What nothing tells is shown as `-`.
 import argparse
 import json
 import os
+import re
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from apps.reports.comparison import seed_table
-from apps.reports.listing import as_json, as_text, frames, frames_of_all, list_runs
-from apps.reports.reading import read_run
-from apps.reports.status import Status
+from apps.reports.html import percent
+from apps.reports.reading import find_runs, read_run
+from apps.reports.status import RANKS, Status, modified, read_status
 from apps.sweeps.table import WRITERS
+from evaluation.headline import measure_in_words
 from runtime.errors import ConfigError, exit_code
 from runtime.process import print_error
-from runtime.text import colours, run_named, terminal_width
+from runtime.text import colours, duration, in_columns, run_named, shown, terminal_width
+from training.tracking import METRICS_FILE
 
 _ALL = Path("checkpoints")
 _CLEAR = "\x1b[H\x1b[J"
+_COLOURS = {"running": 36, "done": 32, "stopped": 33, "failed": 31, "new": 90}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     where = "the folder with all runs (default: checkpoints)"
     add("folder", nargs="?", type=run_named, default=_ALL, help=where)
-    follow = "follow a run until its end (default: all that are at work, until ctrl-C)"
-    add("--watch", nargs="?", const=True, type=run_named, metavar="RUN", help=follow)
+    follow = "follow a run until its end (default: list all again and again, until ctrl-C)"
+    add("--watch", nargs="?", const=_ALL, type=run_named, metavar="RUN", help=follow)
     pause = "seconds between two looks at it (default: 2)"
     add("--interval", type=float, default=2.0, metavar="SECONDS", help=pause)
     add("--json", action="store_true", help="write JSON, for programs")
@@ -43,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.table is not None:
             write_table(options.folder, options.table)
         elif options.watch is not None:
-            watch(options.folder, options.watch, max(0.1, options.interval))
+            run = None if options.watch == _ALL else options.watch
+            watch(options.folder, run, max(0.1, options.interval))
         else:
             show(_runs(options.folder), for_programs=options.json)
     except ConfigError as error:
@@ -65,13 +71,14 @@ def _runs(folder: Path) -> list[Status]:
 
 def show(runs: Sequence[Status], *, for_programs: bool) -> None:
     """Print the list of runs."""
-    if for_programs:
-        sys.stdout.write(json.dumps(list(map(as_json, runs)), indent=1) + "\n")
-    elif runs:
-        width, in_colour = terminal_width(sys.stdout), colours(sys.stdout)
-        sys.stdout.write(as_text(runs, in_colour=in_colour, width=width) + "\n")
-    else:
-        sys.stdout.write("there are no runs yet\n")
+    text = json.dumps(list(map(as_json, runs)), indent=1) if for_programs else _listed(runs)
+    sys.stdout.write(f"{text}\n")
+
+
+def _listed(runs: Sequence[Status]) -> str:
+    if not runs:
+        return "there are no runs yet"
+    return as_text(runs, in_colour=colours(sys.stdout), width=terminal_width(sys.stdout))
 
 
 def write_table(folder: Path, form: str) -> None:
@@ -82,25 +89,58 @@ def write_table(folder: Path, form: str) -> None:
     sys.stdout.write(WRITERS[form](lines))
 
 
-def watch(folder: Path, run: Path | Literal[True], interval: float) -> None:
-    """Show a run, which need not be there yet, or all that are at work, again and again; where no
-    terminal shows them, a line each time that one has moved.
+def watch(folder: Path, run: Path | None, interval: float) -> None:
+    """List all runs again and again, or one, which need not be there yet, until it is done; where
+    no terminal shows it, only what has changed.
     """
-    width = terminal_width(sys.stdout) or 200
-    if run is True:
-        if folder != _ALL:
-            _runs(folder)
-        shown = frames_of_all(folder, interval, width)
-    else:
-        shown = frames(run, interval, width)
-    told, is_terminal = dict[Path, object](), sys.stdout.isatty()
-    for runs, screen in shown:
-        if is_terminal or not (runs or told):
-            sys.stdout.write(f"{_CLEAR * is_terminal}{screen}\n")
-            told[folder] = None
-        for one in () if is_terminal else runs:
-            place = (one.state, one.step)
-            if told.get(one.folder) != place:
-                told[one.folder] = place
-                sys.stdout.write(as_text([one], in_colour=False).split("\n")[1] + "\n")
-        sys.stdout.flush()
+    told, clear = "", _CLEAR if sys.stdout.isatty() else ""
+    while True:
+        runs = [read_status(run)] if run else _runs(folder)
+        if clear or _listed(runs) != told:
+            told = _listed(runs)
+            sys.stdout.write(f"{clear}{told}\n")
+            sys.stdout.flush()
+        if run and runs[0].state == "done":
+            return
+        time.sleep(interval)
+
+
+def as_json(one: Status) -> dict[str, Any]:
+    """Return where a run stands; null is what nothing tells."""
+    names = ("state", "detail", "step", "total_steps", "score", "measure", "loss", "seconds")
+    status = {name: getattr(one, name) for name in (*names, "seconds_left")}
+    return {"run": one.folder.resolve().name, **status, "folder": str(one.folder)}
+
+
+def list_runs(folder: Path) -> list[Status]:
+    """Return all runs in a folder and below: those at work first, then by their last change."""
+
+    def order(one: Status) -> tuple[bool, float]:
+        changed = max(modified(one.folder / METRICS_FILE), modified(one.folder))
+        return one.state != "running", -changed
+
+    return sorted(map(read_status, find_runs(folder)), key=order)
+
+
+def as_text(runs: Sequence[Status], *, in_colour: bool, width: int | None = None) -> str:
+    """Return a table with a line for each run, cut where it is longer than `width` characters."""
+    header = ["state", "run", "step", "best score", "last loss", "time left", "folder"]
+    rows = [[one.state, one.name, *_cells(one), shown(one.folder, 200)] for one in runs]
+    first, *lines = (line[:width] for line in in_columns([header, *rows]).split("\n"))
+    if in_colour:
+        painted = {name: f"\x1b[{colour}m{name}\x1b[0m" for name, colour in _COLOURS.items()}
+        lines = [re.sub(r"^\w+", lambda name: painted[name[0]], line) for line in lines]
+    return "\n".join([first, *lines])
+
+
+def _cells(status: Status) -> list[str]:
+    score, steps = "-", "-" if status.step is None else f"{status.step:,}"
+    if status.steps_ahead:
+        steps += f" of {status.total_steps:,}"
+    if status.score is not None:
+        is_usual = status.measure in (None, RANKS)
+        of_what = "" if is_usual else f" ({measure_in_words(str(status.measure))})"
+        score = f"{percent(status.score)}{of_what}"
+    loss = "-" if status.loss is None else f"{status.loss:.4g}"
+    left = "-" if status.seconds_left is None else duration(status.seconds_left)
+    return [steps, score, loss, left]

@@ -4,7 +4,7 @@ from apps.reports.curves import training_figures
 from apps.reports.grids import failures_html, solving_html, votes_html
 from apps.reports.html import interval, interval_bar, intro, pairs, percent, state, text, tile
 from apps.reports.page import Page
-from apps.reports.puzzles import puzzle_figures, search_figure
+from apps.reports.puzzles import puzzle_figures
 from apps.reports.reading import Result, Run
 from apps.reports.tables import (
     Headline,
@@ -21,7 +21,7 @@ from runtime.text import duration, many
 _MAX_WITH_PUZZLES = 3
 
 
-def page_of(run: Run, detail: float = 1.0) -> Page:
+def page_of(run: Run, detail: float) -> Page:
     """Return the page of a run; with less `detail`, from 1 to 0, fewer grids are shown."""
     page = Page(f"{run.name}: report", _header(run))
     page.add("solving", "A puzzle, step by step", solving_html(run))
@@ -120,13 +120,10 @@ def _puzzles(run: Run, page: Page) -> str:
     parts = []
     for place, result in enumerate(with_records[:_MAX_WITH_PUZZLES]):
         own = [one for one in depths if one.step == result.step] if place == 0 else []
-        found = [search_figure(result), *puzzle_figures(result, own)]
-        html = page.draw([one for one in found if one is not None])
+        html = page.draw(puzzle_figures(result, own))
         parts.append(f"{intro(f'From {text(result.name)}.')}{html}" if html else "")
     if not with_records and run.results:
-        found = [search_figure(result) for result in run.results]
-        found += puzzle_figures(Result("", {}), depths[:1]) if depths else []
-        parts.append(page.draw([one for one in found if one is not None][:_MAX_WITH_PUZZLES]))
+        parts.append(page.draw(puzzle_figures(Result("", {}), depths[:1])))
         hint = "Evaluate with <code>save_records=true</code> to see more of single puzzles."
         parts.append(intro(hint))
     return "".join(parts)

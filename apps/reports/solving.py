@@ -49,10 +49,8 @@ def main(overrides: list[str]) -> None:
     trained = find_trained_model(Path(config.checkpoint), warn)
     config.require_model(trained.run.arch, halts=trained.may_halt, name=trained.weights)
     require_read(config, trained.run.arch.searches)
-    if config.animate is not None:
-        from apps.reports.animation import require_suffix
-
-        require_suffix(Path(config.animate))
+    if config.animate is not None and not config.animate.endswith(".gif"):
+        raise ConfigError(f"animate={config.animate}: accepted: a file's name with .gif")
     puzzles: list[Puzzle] = []
     for source, puzzle in read_puzzles(config, trained, kind_read_by(trained)):
         first = puzzles[0] if puzzles else puzzle
@@ -80,7 +78,7 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     prepare_host(config.num_threads)
     arch, model = load_for(puzzles, trained, device, overrides)
     if arch.searches:
-        return tell_all(config, trained, puzzles, _deduced(config, model, device, puzzles))
+        return tell_all(config, puzzles, _deduced(config, model, device, puzzles))
     halts = model.halting_head is not None
     config.require_model(trained.run.arch, halts=halts, name=trained.weights)
     learns_continue = not arch.no_ACT_continue and arch.heads.q is not None
@@ -93,28 +91,24 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
         )
         for reasoning in reason(model, puzzles, device, config)
     )
-    tell_all(config, trained, puzzles, told)
+    tell_all(config, puzzles, told)
 
 
-def tell_all(
-    config: SolveConfig, trained: TrainedModel, puzzles: Sequence[Puzzle], told: Iterable[Told]
-) -> None:
+def tell_all(config: SolveConfig, puzzles: Sequence[Puzzle], told: Iterable[Told]) -> None:
     """Print what became of each puzzle, write its moving picture if asked for, and at the end print
     how many were solved.
     """
-    step = "" if trained.step is None else f", step {trained.step:,}"
-    model = f"{trained.weights.absolute().parent.name}{step}"
     verdicts: list[bool | None] = []
     for number, (puzzle, (text, solved, frames)) in enumerate(zip(puzzles, told, strict=True), 1):
         verdicts.append(solved)
         place = puzzle.place or f"puzzle {number} of {len(puzzles)}"
         sys.stdout.write(f"{place}\n{text}\n")
         if config.animate is not None:
-            from apps.reports.animation import animate
+            from apps.reports.frames import animate
 
             path = Path(config.animate)
             path = path.with_stem(f"{path.stem}-{number}") if len(puzzles) > 1 else path
-            sys.stdout.write(f"written: {animate(frames(), path, place, model)}\n")
+            sys.stdout.write(f"written: {animate(frames(), path)}\n")
         sys.stdout.write("\n")
     unknown = verdicts.count(None)
     more = f"; of {unknown} the right answer is not known" if unknown else ""

@@ -13,21 +13,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from apps.reports.values import parsed
-from dataset.format.reading import load_metadata
 from evaluation.headline import headline_of
 from evaluation.values import at, number
 from runtime.errors import CheckpointError
 from runtime.files import open_regular, read_bounded
 from runtime.text import shown
 from training.checkpoint.lock import LOCK_FILE, Owner
-from training.checkpoint.published import PlainLoader
 from training.checkpoint.run_folder import CONFIG_FILE
 from training.checkpoint.state import RunState, parse_state
 from training.checkpoint.store import MANIFEST, STATE, checkpoint_path, list_steps, read_json
-from training.data import published_total_steps
 from training.tracking import METRICS_FILE
 
 State = Literal["running", "done", "stopped", "failed", "new"]
@@ -36,7 +31,6 @@ SWEEP = "sweep.json"
 RANKS = "eval/exact_accuracy"  # By which a run compares its own checkpoints.
 
 _MAX_SWEEP = 64 * 2**20
-_MAX_CONFIG = 2**18
 _MAX_STEP = 2**53
 _TAIL_BYTES = 2**20
 # A lock of another machine is believed as long as something is written.
@@ -123,18 +117,17 @@ def read_status(folder: Path) -> Status:
     scores += [number(newest.best_score)] if newest and measure == RANKS else []
     score = max((one for one in scores if one is not None), default=None)
     state, detail = _state(folder, newest, train, step)
-    is_running = state == "running"
     return Status(
         folder,
         state,
         detail,
         step,
-        _total_steps(folder, newest) if newest or is_running else None,
+        _total_steps(newest) if newest else None,
         number(train.get("train/lm_loss")) if train else None,
         score,
         None if score is None else measure,
         number(newest.seconds) if newest else None,
-        _seconds_per_step(states, folder, step) if is_running and step else None,
+        _seconds_per_step(states) if state == "running" else None,
         newest,
     )
 
@@ -154,11 +147,6 @@ def _newest_states(folder: Path) -> list[RunState]:
     return found[::-1]
 
 
-def last_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records at the end of a run's metrics, the last one first."""
-    return _records(reversed(_last_lines(path)))
-
-
 def _last_lines(path: Path) -> list[bytes]:
     with suppress(OSError), open_regular(path) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -176,25 +164,10 @@ def _records(lines: Iterable[bytes], name: bytes = b"") -> Iterator[dict[str, An
                 yield record
 
 
-def _total_steps(folder: Path, newest: RunState | None) -> int | None:
-    """Return the steps of a run's schedule, or `max_steps`: as its newest checkpoint says, or else
-    its settings and its data, where these are found from here.
-    """
-    config, total = (newest.config, newest.total_steps) if newest else _planned(folder)
-    limit = at(config, "max_steps")
+def _total_steps(newest: RunState) -> int | None:
+    """Return the steps of a run's schedule, or `max_steps`."""
+    total, limit = newest.total_steps, at(newest.config, "max_steps")
     return min(total, limit) if total is not None and type(limit) is int else total
-
-
-def _planned(folder: Path) -> tuple[Any, int | None]:
-    with suppress(OSError, ValueError, TypeError, ArithmeticError, RecursionError, yaml.YAMLError):
-        config = yaml.load(read_bounded(folder / CONFIG_FILE, _MAX_CONFIG), PlainLoader)
-        (data,) = at(config, "data_paths") or [at(config, "data_path")]
-        facts = load_metadata(Path(data) / "train")
-        passes, rows = at(config, "epochs"), at(config, "global_batch_size")
-        examples = facts.total_groups, facts.mean_puzzle_examples
-        total = published_total_steps(passes, *examples, rows)
-        return config, total if 0 < total < _MAX_STEP else None
-    return None, None
 
 
 def _state(
@@ -245,19 +218,15 @@ def _began(owner: Owner) -> float | None:
     return None
 
 
-def _seconds_per_step(states: list[RunState], folder: Path, step: int) -> float | None:
-    """Return the pace of a run that is at work: between its checkpoints; before there are any,
-    since it was started.
-    """
+def _seconds_per_step(states: list[RunState]) -> float | None:
+    """Return the pace of a run between its newest checkpoints, or up to its first one."""
     known = [(state.seconds, state.step) for state in states if state.seconds is not None]
-    if known:
-        seconds, steps = known[-1]
-        if len(known) == 2 and known[0][0] < seconds and known[0][1] < steps:
-            seconds, steps = seconds - known[0][0], steps - known[0][1]
-        return seconds / steps if steps else None
-    owner = Owner.recorded(folder / LOCK_FILE)
-    began = _began(owner) if owner is not None and not states else None
-    return max(0.0, modified(folder / METRICS_FILE) - began) / step if began else None
+    if not known:
+        return None
+    seconds, steps = known[-1]
+    if len(known) == 2 and known[0][0] < seconds and known[0][1] < steps:
+        seconds, steps = seconds - known[0][0], steps - known[0][1]
+    return seconds / steps if steps else None
 
 
 def modified(path: Path) -> float:

@@ -18,8 +18,8 @@ FILE = "report.html"
 
 _MAX_RUNS = 500
 _MAX_NAMED = 3
-_FEWEST_VALUES = 20_000  # That are read of each run's JSON, however many runs there are.
 _DETAILS = (1.0, 0.5, 0.2, 0.0)
+_FEWEST_VALUES = 20_000  # That are read of each run's JSON, however many runs there are.
 
 
 def write_report(folders: Sequence[Path], output: Path | None = None) -> tuple[Path, int]:
@@ -42,17 +42,14 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> tuple[P
     title = " · ".join(names) if len(names) <= _MAX_NAMED else f"{len(names)} runs"
     title = folders[0].resolve().name if len(folders) == 1 else title
     for detail in _DETAILS:
-        if len(runs) == 1:
-            page = single.page_of(runs[0], detail)
-        else:
-            page = comparison.page_of(runs, title, detail)
+        is_single = len(runs) == 1
+        page = single.page_of(runs[0], detail) if is_single else comparison.page_of(runs, title)
         page.footer = _footer(folders)
         content = page.to_html().encode()
         if len(content) < MAX_BYTES:
             break
     else:
-        fewer = ": name fewer runs" if len(runs) > 1 else ""
-        raise ConfigError(f"{output}: the page has over {MAX_BYTES / 1e6:.0f} MB{fewer}")
+        raise ConfigError(f"{output}: the page has over {MAX_BYTES / 1e6:.0f} MB: name fewer runs")
     try:
         with replacing(output) as file:
             file.write(content)

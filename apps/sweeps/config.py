@@ -87,12 +87,6 @@ class OptunaConfig(Schema):
     n_trials: Count = 20
     """trials in all, those of earlier starts included"""
     sampler: SamplerConfig = SamplerConfig()
-    pruner: Literal["none", "median", "hyperband"] = "none"
-    """gives up trials whose evaluations during training lag behind"""
-    storage: str | None = None
-    """a journal file, or the address of a database; null: study.journal in the sweep's folder"""
-    study_name: str | None = None
-    """null: the name of the sweep's folder"""
     params: dict[str, str | StrictBool | int | float] | None = None
     """searched settings, as on the command line, which comes first"""
 

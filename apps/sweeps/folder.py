@@ -21,7 +21,7 @@ from runtime.text import shown
 SWEEP_FILE = "sweep.json"
 _MAX_BYTES = 64 * 2**20
 
-State = Literal["waiting", "running", "finished", "failed", "stopped", "pruned"]
+State = Literal["waiting", "running", "finished", "failed", "stopped"]
 
 
 class Machine(Schema):
@@ -169,7 +169,3 @@ class Grid:
         """Record what has become of jobs, before anything is built on it."""
         self._record = self._record.model_copy(update={"jobs": {**self.jobs, **records}})
         write_record(self._folder, self._record)
-
-    def is_hopeless(self, job: Job) -> bool:
-        """Every job of a grid is run to its end."""
-        return False

@@ -162,9 +162,8 @@ class _Sweep:
 
     def _source(self, record: SweepRecord) -> "Grid | Search":
         if isinstance(self.plan.sweeper, OptunaConfig):
-            from apps.sweeps.search import Search, require_evaluations
+            from apps.sweeps.search import Search
 
-            require_evaluations(self.plan.sweeper, self.objective, self.settings[0])
             common = digest(self.identity, self.objective, self.minimize)
             study = self.plan.sweeper, self.plan.overrides, self.folder, common
             return Search(*study, self.objective, self._read, self.say)
@@ -254,12 +253,11 @@ def run_jobs(
                     return stop.requested
                 time.sleep(launcher.poll_seconds)
                 for name, (job, process) in list(at_work.items()):
-                    code = process.poll()
-                    is_asked = stop.requested or source.is_hopeless(job)
+                    code, may_wait = process.poll(), time.monotonic() < patience[name]
                     if code is None:
-                        if is_asked:
+                        if stop.requested:
                             process.stop()
-                    elif code == EXIT_LOCKED and not is_asked and time.monotonic() < patience[name]:
+                    elif code == EXIT_LOCKED and may_wait and not stop.requested:
                         at_work[name] = job, launcher.start(job)
                     else:
                         del at_work[name]

@@ -1,17 +1,14 @@
 """Search with Optuna: it suggests the values of the next jobs from the results of those before.
 
-The study is the record of the trials: a journal on disk, or a database. One process at a time works
+The study, a journal in the sweep's folder, is the record of the trials. One process at a time works
 on it. A trial of a process that was killed is queued again with its parameters; its job goes on
 from its last checkpoint.
 """
 
 import logging
 import math
-import os
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,39 +21,29 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy.exc import DBAPIError
 
 from apps.sweeps.config import OptunaConfig, Sampler, SamplerConfig
 from apps.sweeps.folder import JobRecord, State
 from apps.sweeps.jobs import Job, job, swept
 from runtime.errors import EXIT_NON_FINITE, EXIT_PREEMPTED, ConfigError
-from runtime.schema import MachineSettings
 from runtime.text import shown
 from training.config.explain import did_you_mean
 
 # Attributes of a trial: the exit code of a job that failed; of a trial that was queued again, its
-# values. Of a study: what its trials have in common, and the folder of the search.
-EXIT_CODE, VALUES = "exit_code", "values"
-SETTINGS, FOLDER = "settings", "folder"
+# values. Of a study: what its trials have in common.
+EXIT_CODE, VALUES, SETTINGS = "exit_code", "values", "settings"
 
-_LOOK_SHARE = 0.05
 _MOST_REPEATS, _REPEATS_OF_SAMPLER = 100, 10
 _MOST_FAILURES = 3
-_MOST_OPENINGS, _OPENING_SECONDS = 6, 0.2
 
 _STATES: dict[TrialState, State] = {
     TrialState.COMPLETE: "finished",
-    TrialState.PRUNED: "pruned",
+    TrialState.PRUNED: "stopped",  # By a former version.
     TrialState.RUNNING: "running",
     TrialState.WAITING: "stopped",
     TrialState.FAIL: "failed",
-}
-_PRUNERS: dict[str, type[optuna.pruners.BasePruner]] = {
-    "none": optuna.pruners.NopPruner,
-    "median": optuna.pruners.MedianPruner,
-    "hyperband": optuna.pruners.HyperbandPruner,
 }
 
 
@@ -94,87 +81,40 @@ def corners(overrides: Sequence[Override]) -> list[dict[str, str]]:
     return [first | {key: value} for key, values in ends.items() for value in values]
 
 
-def require_evaluations(config: OptunaConfig, objective: str, settings: MachineSettings) -> None:
-    """Raise ConfigError for a pruner that would never see an evaluation."""
-    sees_some = objective.startswith("eval/") and getattr(settings, "eval_interval", 1) is not None
-    if config.pruner != "none" and not sees_some:
-        raise ConfigError(
-            f"hydra.sweeper.pruner={config.pruner}: needs evaluations during training: set "
-            f"eval_interval, and as objective a metric of evaluations (eval/...), not {objective}"
-        )
-
-
 def open_study(config: OptunaConfig, folder: Path, settings: str) -> optuna.Study:
-    """Open the study of a search, or create it: a journal in `folder`, or where `config` says.
+    """Open the study of a search, or create it, in `folder`.
 
     Args:
         settings: stands for what its trials have in common.
     Raises:
-        ConfigError: the storage cannot be used, or has trials with other settings or of another
-            folder.
+        ConfigError: it cannot be read, or has trials with other settings.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # It would say that another package makes suggestions of `gp` faster: they take a second.
     logging.getLogger("optuna._gp").setLevel(logging.ERROR)
-    place = config.storage or str(folder / "study.journal")
-    name = config.study_name or folder.name
+    path = folder / "study.journal"
     try:
-        study = _create_study(config, place, name)
-    except Exception as error:  # Of many kinds: the drivers of databases have their own.
-        reason = shown(str(error).splitlines()[0], 300)
-        raise ConfigError(f"hydra.sweeper.storage={shown(place)}: {reason}") from None
-    known = {SETTINGS: settings} | ({FOLDER: str(folder.resolve())} if config.storage else {})
-    is_other = study.direction.name.lower() != config.direction
-    if is_other or any(study.user_attrs.get(key, value) != value for key, value in known.items()):
-        raise ConfigError(
-            f"{place}: the search {shown(name)} was begun with other settings, or in another "
-            "folder: choose another sweep_name or hydra.sweeper.study_name"
+        study = optuna.create_study(
+            storage=_journal(path.absolute()),
+            study_name=folder.name,
+            direction=config.direction,
+            load_if_exists=True,
         )
-    if FOLDER in known:
-        study.set_user_attr(FOLDER, known[FOLDER])
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {shown(str(error).splitlines()[0], 300)}") from None
+    is_other = study.direction.name.lower() != config.direction
+    if is_other or study.user_attrs.get(SETTINGS, settings) != settings:
+        raise ConfigError(f"{path}: was begun with other settings: choose another sweep_name")
     return study
 
 
-def _create_study(config: OptunaConfig, place: str, name: str) -> optuna.Study:
-    storage = place if "://" in place else _journal(os.path.abspath(place))
-    attempt = 0
-    while True:
-        attempt += 1
-        try:
-            return optuna.create_study(
-                storage=storage,
-                study_name=name,
-                direction=config.direction,
-                pruner=_PRUNERS[config.pruner](),
-                load_if_exists=True,
-            )
-        except DBAPIError:  # Where several searches begin at once, each creates the tables.
-            if attempt == _MOST_OPENINGS:
-                raise
-            time.sleep(_OPENING_SECONDS * attempt)
-
-
-def _journal(path: str) -> optuna.storages.JournalStorage:
-    """Open a journal; half a record, left by a process that died, is cut off."""
-    lock = JournalFileOpenLock(path)
-    backend = JournalFileBackend(path, lock)
-    lock.acquire()
-    try:
-        with open(path, "rb+") as file:
-            file.truncate(file.read().rfind(b"\n") + 1)
-    finally:
-        lock.release()
-    return optuna.storages.JournalStorage(backend)
-
-
-@dataclass
-class _AtWork:
-    """A trial whose job is at work: how many evaluations were reported, and when to look again."""
-
-    trial: Trial
-    reported: int = 0
-    is_pruned: bool = False
-    next_look: float = 0.0
+def _journal(path: Path) -> optuna.storages.JournalStorage:
+    """Open a journal; half a record and a lock, left by a process that died, are removed."""
+    Path(f"{path}.lock").unlink(missing_ok=True)
+    with path.open("ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+    return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
 
 
 class Search:
@@ -202,7 +142,7 @@ class Search:
         self._config, self._overrides, self._settings = config, overrides, settings
         self._objective, self._read, self._say = objective, read, say
         self._space = {o.key_or_group: distribution(o) for o in swept(overrides)}
-        self._at_work: dict[str, _AtWork] = {}
+        self._at_work: dict[str, Trial] = {}
         self._failures: Counter[str] = Counter()
         self._is_exhausted = False
         self._study = open_study(config, folder, settings)
@@ -251,7 +191,7 @@ class Search:
             trial = self._study.ask(self._space)
             if trial.params not in tried:
                 suggested = self._job(trial.params)
-                self._at_work[suggested.name] = _AtWork(trial)
+                self._at_work[suggested.name] = trial
                 self._say(f"trial {trial.number}: {suggested.name}: started")
                 return suggested
             self._study.tell(trial, state=TrialState.FAIL)
@@ -277,20 +217,18 @@ class Search:
         Raises:
             ConfigError: the job has no metric with the name of the objective.
         """
-        work, metrics = self._at_work.pop(job.name), self._read(job.name)
-        trial, found = work.trial, metrics.get(self._objective)
+        trial, metrics = self._at_work.pop(job.name), self._read(job.name)
+        found = metrics.get(self._objective)
         may_pass = code not in (0, EXIT_NON_FINITE, EXIT_PREEMPTED)
         self._failures[job.name] += may_pass
         if code == 0:
             self._require_objective(metrics, trial)
         last = found[max(found)] if found else math.nan
         if code == 0 and math.isfinite(last):
-            self._note_settings()
+            if SETTINGS not in self._study.user_attrs:
+                self._study.set_user_attr(SETTINGS, self._settings)
             self._study.tell(trial, last)
             how = f"{last:.4g}"
-        elif work.is_pruned:
-            self._study.tell(trial, state=TrialState.PRUNED)
-            how = "pruned"
         elif code == EXIT_PREEMPTED:
             self._queue_again(trial)
             how = "stopped"
@@ -304,34 +242,6 @@ class Search:
             how = f"failed {why}, see logs/{job.name}.log"
         self._say(f"trial {trial.number}: {job.name}: {how}")
 
-    def is_hopeless(self, job: Job) -> bool:
-        """Report the evaluations of a job at work; returns whether the pruner gives it up.
-
-        Raises:
-            ConfigError: as `ended`.
-        """
-        work, now = self._at_work[job.name], time.monotonic()
-        is_wanted = self._config.pruner != "none" or SETTINGS not in self._study.user_attrs
-        if is_wanted and now >= work.next_look:
-            self._report(work, self._read(job.name))
-            # A long file of metrics takes long to read.
-            work.next_look = now + (time.monotonic() - now) / _LOOK_SHARE
-        return work.is_pruned
-
-    def _report(self, work: _AtWork, metrics: Mapping[str, Mapping[int, float]]) -> None:
-        group = self._objective.partition("/")[0]
-        if any(name.startswith(f"{group}/") for name in metrics):
-            self._require_objective(metrics, work.trial)
-        if self._config.pruner == "none":
-            return
-        found = metrics.get(self._objective, {})
-        for step in sorted(found)[work.reported :]:
-            # Pruners count in evaluations: the steps between them may be searched, too.
-            self._note_settings()
-            work.reported += 1
-            work.trial.report(found[step], work.reported)
-            work.is_pruned = work.is_pruned or work.trial.should_prune()
-
     def _require_objective(self, metrics: Mapping[str, object], trial: Trial) -> None:
         if not metrics or self._objective in metrics or SETTINGS in self._study.user_attrs:
             return
@@ -340,10 +250,6 @@ class Search:
             f"hydra.sweeper.objective={shown(self._objective)}: there is no such metric; measured: "
             f"{', '.join(metrics)}{did_you_mean(self._objective, metrics)}"
         )
-
-    def _note_settings(self) -> None:
-        if SETTINGS not in self._study.user_attrs:
-            self._study.set_user_attr(SETTINGS, self._settings)
 
 
 def _counts(trial: FrozenTrial) -> bool:

@@ -1,5 +1,5 @@
 """The table of a sweep: a row for each job, best first, and the spread over seeds, which is also
-written as Markdown, CSV and LaTeX.
+written as Markdown and CSV.
 """
 
 import csv
@@ -119,28 +119,9 @@ def as_csv(lines: Sequence[Sequence[str]]) -> str:
     return out.getvalue()
 
 
-def as_latex(lines: Sequence[Sequence[str]]) -> str:
-    """Return a table as LaTeX, which needs no package."""
-    header, *rows = (" & ".join(_in_latex(cell) for cell in line) + r" \\" for line in lines)
-    columns = "l" * (len(lines[0]) - 3) + "rrr"
-    parts = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", header, r"\hline", *rows]
-    return "\n".join([*parts, r"\hline", r"\end{tabular}"]) + "\n"
-
-
-def _in_latex(cell: str) -> str:
-    names = {"\\": "textbackslash", "~": "textasciitilde", "^": "textasciicircum"}
-    names |= {"<": "textless", ">": "textgreater"}
-    return re.sub(
-        r"[\\~^<>&%$#_{}]",
-        lambda sign: rf"\{names[sign[0]]}{{}}" if sign[0] in names else rf"\{sign[0]}",
-        cell,
-    )
-
-
 WRITERS: dict[str, Callable[[Sequence[Sequence[str]]], str]] = {
     "markdown": as_markdown,
     "csv": as_csv,
-    "latex": as_latex,
 }
 """How the table over seeds can be written, by name."""
 

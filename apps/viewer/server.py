@@ -40,7 +40,6 @@ from training.config.explain import validate
 _PAGE = Path(__file__).parent / "page"
 _FILES = {"": "text/html", "viewer.css": "text/css"}
 _FILES |= dict.fromkeys(("viewer.js", "common.js", "editor.js", "player.js"), "text/javascript")
-_TYPES = {"gif": "image/gif", "html": "text/html"}
 _THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
 _MOST_BYTES = 1_000_000
 _PER_PAGE = 50
@@ -83,7 +82,6 @@ class ExampleRequest(Schema):
 
 class SaveRequest(Schema):
     thought: CountOrZero
-    form: Literal["gif", "html"]
 
 
 class RowsRequest(Schema):
@@ -283,9 +281,9 @@ class _Desk:
     def save(self, sent: Any) -> Response:
         """Send a thought as a file."""
         wanted = validate(SaveRequest, sent)
-        content = self._thinker.saved(wanted.thought, wanted.form)
-        name = {"Content-Disposition": f"attachment; filename=thinking.{wanted.form}"}
-        return Response(content, headers=name, media_type=_TYPES[wanted.form])
+        name = {"Content-Disposition": "attachment; filename=thinking.gif"}
+        content = self._thinker.saved(wanted.thought)
+        return Response(content, headers=name, media_type="image/gif")
 
     def think(self, sent: Any) -> Response:
         """Stream what a model does, a line of JSON for each event."""

@@ -12,7 +12,6 @@ import torch
 from pydantic import Field
 
 from apps.lattice.search import Found, Round
-from apps.reports.animation import animate
 from apps.reports.asking import load_for, note_on, search_for
 from apps.reports.boards import (
     Board,
@@ -23,7 +22,7 @@ from apps.reports.boards import (
     draw_panels,
     panels_of,
 )
-from apps.reports.frames import Frame, frames_of_rounds, frames_of_steps, thinned
+from apps.reports.frames import Frame, animate, frames_of_rounds, frames_of_steps, thinned
 from apps.reports.html import percent
 from apps.viewer.shelf import MISTAKES
 from dataset.kinds.base import Puzzle
@@ -110,18 +109,17 @@ class Thinker:
         for old in sorted(self._kept)[:-_MOST_KEPT]:
             del self._kept[old]
 
-    def saved(self, number: int, form: str) -> bytes:
-        """Return a thought as a file, whose suffix is `form`.
+    def saved(self, number: int) -> bytes:
+        """Return a thought as a GIF.
 
         Raises:
             ConfigError: it is too long ago, or a GIF cannot be written here.
         """
         if number not in self._kept:
             raise ConfigError("this thought is too long ago: solve the puzzle again")
-        frames = self._kept[number]
         with TemporaryDirectory() as folder:
-            path = Path(folder, f"thinking.{form}")
-            animate(frames, path, f"A {frames[0].board.puzzle.kind.name}, step by step")
+            path = Path(folder, "thinking.gif")
+            animate(self._kept[number], path)
             return path.read_bytes()
 
 

@@ -1,6 +1,6 @@
 """Row 22: a sweep that is killed at random moments, alone, with its jobs or only these, and started
 again at once until it is done: every job ends in the bits of a single run, and none is run
-twice. Searches that begin at once, and trials that fail for reasons that pass.
+twice. Trials that fail for reasons that pass are tried again.
 """
 
 import contextlib
@@ -13,13 +13,9 @@ from pathlib import Path
 import pytest
 from harness import mutants
 from harness.lab import Lab
-from harness.processes import Child, Fault, pretrain, require_success, until
-
-from apps.sweeps.config import OptunaConfig
-from apps.sweeps.search import open_study
+from harness.processes import Child, Fault, pretrain, until
 
 SEEDS = (0, 1, 2)
-SEARCHES, ROUNDS = 4, 3
 
 
 def start(lab: Lab, name: str, *more: str, faults: Sequence[Fault] = ()) -> Child:
@@ -97,34 +93,6 @@ def test_a_sweep_that_forgets_is_noticed(lab: Lab, mutant: Fault) -> None:
     started[1].wait()
     with pytest.raises(AssertionError, match="run twice"):
         require_none_run_twice(started)
-
-
-def begin_searches(folder: Path, number: int) -> None:
-    """Open a new database when all others do, for each of `number` times."""
-    for each in range(number):
-        place = folder / f"round-{each}"
-        place.mkdir(exist_ok=True)
-        (place / f"here-{os.getpid()}").touch()
-        until(lambda place=place: len(list(place.glob("here-*"))) == SEARCHES, "the others")
-        config = OptunaConfig(storage=f"sqlite:///{place}/study.db", study_name="shared")
-        open_study(config, place, "")
-
-
-def search_at_once(lab: Lab, *faults: Fault) -> None:
-    arguments = (lab.folder, ROUNDS)
-    begun = [lab.server.start(begin_searches, *arguments, faults=faults) for _ in range(SEARCHES)]
-    require_success(*begun)
-
-
-def test_searches_that_begin_at_once_share_a_new_database(lab: Lab) -> None:
-    search_at_once(lab)
-    lab.tally(f"{SEARCHES} searches that create a database at once, {ROUNDS} times: all proceeded")
-
-
-@pytest.mark.parametrize("mutant", mutants.params("open_storage_once"))
-def test_a_database_that_is_opened_once_is_noticed(lab: Lab, mutant: Fault) -> None:
-    with pytest.raises(AssertionError, match=r"storage=sqlite|not within"):
-        search_at_once(lab, mutant)
 
 
 def search_past_a_failure(lab: Lab, *faults: Fault) -> None:

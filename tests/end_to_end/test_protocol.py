@@ -38,6 +38,7 @@ def kill_when(process: Any, said: str) -> str:
 
 def without_hours(folder: Path) -> dict[str, Any]:
     content = json.loads((folder / "protocol.json").read_bytes())
+    assert content["hours"]["train"] > 0
     return {key: value for key, value in content.items() if key not in ("hours", "name")}
 
 

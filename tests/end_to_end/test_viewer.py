@@ -119,11 +119,10 @@ def test_a_round_counts_what_is_open_after_it() -> None:
 
 def test_thoughts_are_saved(client: TestClient) -> None:
     done = events_of(client, puzzle={"data": 0, "row": 0}, depth=2)[-1]
-    for form, start in (("gif", b"GIF89a"), ("html", b"<!doctype html>")):
-        saved = client.post("/api/save", json={"thought": done["thought"], "form": form})
-        assert saved.content.startswith(start)
-        assert saved.headers["content-disposition"] == f"attachment; filename=thinking.{form}"
-    late = client.post("/api/save", json={"thought": 99, "form": "gif"})
+    saved = client.post("/api/save", json={"thought": done["thought"]})
+    assert saved.content.startswith(b"GIF89a")
+    assert saved.headers["content-disposition"] == "attachment; filename=thinking.gif"
+    late = client.post("/api/save", json={"thought": 99})
     assert late.json()["error"] == "this thought is too long ago: solve the puzzle again"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from runtime.process import ENDS_WITH
 
-# How the programme finds packages and devices, and whether it rehearses.
+# How `make gpu` finds packages and devices, and whether it rehearses.
 KEPT = ("PYTHONPATH", "CUDA_VISIBLE_DEVICES", "TORCHDYNAMO_DISABLE")
 
 

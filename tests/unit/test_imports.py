@@ -61,7 +61,7 @@ runtime.streams runtime.watch
 training.checkpoint.lock training.checkpoint.published training.checkpoint.run_folder
 training.checkpoint.state training.checkpoint.store training.checkpoint.trained_model
 training.config.composition training.config.schema training.data training.logs training.tracking
-apps.reports.listing apps.reports.writing
+apps.reports.runs apps.reports.score_arc apps.reports.writing
 apps.sweeps.folder apps.sweeps.machine apps.sweeps.programs apps.sweeps.run apps.sweeps.table
 """
 # The one place of the core that says where further parts are looked for.

@@ -240,10 +240,6 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
         "a sweep that does not record which jobs have finished",
         {"apps.sweeps.folder.write_record": lambda *told: None},
     ),
-    "open_storage_once": (
-        "a search that does not open its storage again when another was creating it",
-        {"apps.sweeps.search._MOST_OPENINGS": 1},
-    ),
     "give_up_at_once": (
         "a search that counts a trial as failed the first time",
         {"apps.sweeps.search._MOST_FAILURES": 1},

@@ -14,12 +14,12 @@ HARMFUL = "</code><script>alert(1)</script>`]|*[x](http://evil)\n# title"
 SHARE = {"value": 0.5, "low": 0.4, "high": 0.6}
 
 
-def known(evaluations: dict[str, Any] | None = None, **more: Any) -> Known:
+def known(evaluations: dict[str, Any] | None = None) -> Known:
     config = {"arch": {"name": HARMFUL}, "data_path": HARMFUL, HARMFUL: HARMFUL}
     state = RunState(step=12, config=config, environment={"torch": HARMFUL})
     manifest = {"command": [HARMFUL], "counts": {"test": {HARMFUL: 1}, "x": 2}}
     manifests = {HARMFUL: manifest}
-    return Known("me/x", "mit", 1234, state, manifests, evaluations or {}, **more)
+    return Known("me/x", "mit", 1234, state, manifests, evaluations or {})
 
 
 def test_names_with_markup_are_text() -> None:
@@ -32,39 +32,16 @@ def test_names_with_markup_are_text() -> None:
     assert text.count("```") == 2  # Of the commands alone.
     assert "No evaluation was found" in text
     assert "hours of training: not recorded" in text
-    assert "thinking.gif" not in text
-    assert "](thinking.gif)" in card(known(has_picture=True))
 
 
-def test_scores_of_each_kind_are_listed_with_their_intervals() -> None:
-    common = {"data": ["/home/somebody/data/x/test"], "arch": {"halt_max_steps": 16}}
-    sets = {"all": {"metrics": {"exact_accuracy": SHARE}, "count": 1000}}
-    metrics = {"exact_accuracy": 0.5, "count": 1000}
-    chain = {"set_name": "all", "depth": 64, "breadth": 8, "select": "q", "selected": SHARE}
+def test_what_a_search_solved_is_listed_with_its_wrong_answers() -> None:
     searcher = {"set_name": "all", "searcher": "model", "solved": SHARE, "num_puzzles": 7}
-    searcher["wrong"] = SHARE
-    text = card(
-        known(
-            {
-                "eval_1.json": common | {"sets": sets, "metrics": metrics},
-                "eval_2.json": common
-                | {"differs": ["thinking", "depth64"]}
-                | {"chains": [chain | {"num_puzzles": 20}]},
-                "eval_3.json": common
-                | {
-                    "searchers": [searcher, searcher | {"searcher": "solver"}],
-                    "search": {"chains": 8, "rounds": 400},
-                },
-            }
-        )
-    )
+    content = {"data": ["/home/somebody/data/x/test"], "search": {"chains": 8, "rounds": 400}}
+    searchers = [searcher | {"wrong": SHARE}, searcher | {"wrong": SHARE, "searcher": "solver"}]
+    text = card(known({"eval.json": content | {"searchers": searchers}}))
     assert "somebody" not in text
-    rows = [line for line in text.splitlines() if line.startswith("| ") and "0.5000" in line]
-    assert len(rows) == 3
-    assert rows[0].startswith("| exact accuracy | x/test | 1,000 puzzles | 0.5000 ")
-    assert "| exact accuracy, thinking, depth64 | x/test | 20 puzzles |" in rows[1]
-    assert "| solved by search, answered wrongly 0.5000 | x/test | 7 puzzles |" in rows[2]
-    assert text.count("value: 0.5") == 3
+    assert "| solved by search, answered wrongly 0.5000 | x/test | 7 puzzles | 0.5000 " in text
+    assert text.count("value: 0.5") == 1
 
 
 def test_what_stands_for_the_checkpoint_comes_first() -> None:

@@ -5,22 +5,15 @@ import numpy as np
 import pytest
 
 from apps.reports import grids
-from apps.reports.animation import as_page
 from apps.reports.asking import note_on
-from apps.reports.boards import RING, Board, asked, draw, panels_of
-from apps.reports.drawing import Rectangle, Words
-from apps.reports.frames import Frame
-from apps.reports.terminal import as_text, side_by_side
+from apps.reports.boards import RING, Board, draw, panels_of
+from apps.reports.drawing import Rectangle
+from apps.reports.terminal import as_text
 from dataset.arc.augmentation import augment_grid, format_identifier
 from dataset.arc.tasks import encode_canvas
-from dataset.format.schema import ARC_PALETTE
 from dataset.kinds import KINDS, KindConfig
 from dataset.kinds.arc import ARC
 from dataset.kinds.base import BoardLook, Kind, Puzzle, TokenLook, Verdict
-from dataset.kinds.maze import MAZE
-from dataset.kinds.sudoku import SUDOKU
-from dataset.maze import rules as maze
-from dataset.sudoku.rules import parse_puzzle
 from runtime.registry import Part
 
 
@@ -49,49 +42,6 @@ class FlagKind(Kind):
         return Verdict(bool((answer == 2).all()), "a flag")
 
 
-SOLUTION = parse_puzzle("1234341221434321")
-QUESTION = np.where(np.eye(4, dtype=bool), SOLUTION, 0).astype(np.int8)
-PUZZLE = Puzzle(SUDOKU, QUESTION)
-
-
-def words_of(board: Board) -> list[Words]:
-    return [shape for shape in draw(board).shapes if isinstance(shape, Words)]
-
-
-def fills_of(board: Board) -> list[str]:
-    return [shape.fill for shape in draw(board).shapes if isinstance(shape, Rectangle)]
-
-
-def test_nothing_is_marked_in_a_puzzle_that_nobody_answered() -> None:
-    assert len(words_of(asked(PUZZLE))) == 4
-    maze_board = asked(MAZE.parse("S  #   #       G"))
-    assert not maze_board.wrong.any()
-    assert Board(maze_board.puzzle, maze_board.answer).wrong.sum() == 2
-
-
-def test_start_and_goal_of_a_maze_stay_whatever_is_answered() -> None:
-    puzzle = MAZE.parse("S  #   #       G")
-    answer = np.full_like(puzzle.question, maze.PATH)
-    board = Board(puzzle, answer)
-    assert {maze.PALETTE[token - 1] for token in (maze.START, maze.GOAL)} < set(fills_of(board))
-    assert [word.text for word in words_of(board)] == ["S", "G"]
-
-
-def test_colours_of_arc_stay_as_they_are_and_are_the_smaller_the_less_sure() -> None:
-    grid = np.array([[0, 2], [3, 0]], np.uint8)
-    canvas = ARC.to_grid(encode_canvas(grid))
-    certainty = np.ones(canvas.shape)
-    certainty[0, 0] = 0.0
-    shapes = draw(Board(Puzzle(ARC, canvas, None, 1, "abc"), canvas, certainty)).shapes
-    cells = [each for each in shapes if isinstance(each, Rectangle) and each.fill in ARC_PALETTE]
-    assert [each.fill for each in cells] == [ARC_PALETTE[c] for c in (0, 0, 2, 3)] * 2
-    full = cells[0].width
-    assert [each.width for each in cells] == pytest.approx([full] * 4 + [0.3 * full] + [full] * 3)
-    unsure = cells[4]
-    assert unsure.height == unsure.width
-    assert unsure.y - cells[0].y == pytest.approx((full - unsure.height) / 2)
-
-
 def test_views_of_a_named_puzzle_are_undone() -> None:
     colours = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
     permuted = np.array([0, 3, 1, 2, 9, 8, 7, 6, 5, 4], np.uint8)
@@ -115,14 +65,13 @@ def test_a_kind_from_elsewhere_is_drawn_everywhere(monkeypatch: pytest.MonkeyPat
     lines = as_text(board, colour=False).splitlines()
     assert lines == [" p t p    !p t t", " p p p     t t t", " t t t     t t t"]
     assert as_text(board, colour=True).count("\x1b[48;2;0;170;170") == 4 + 8
-    fills = fills_of(board)
+    fills = [one.fill for one in draw(board).shapes if isinstance(one, Rectangle)]
     assert (fills.count("#ff66aa"), fills.count("#00aaaa"), fills.count(RING)) == (1, 8, 4)
     cells = [shape for shape in draw(board).shapes if isinstance(shape, Rectangle)]
     assert {round(each.width) for each in cells if each.fill == "#00aaaa"} == {94}  # Of 145.
-    # In a report, on a page of its own and in the viewer.
+    # In a report and in the viewer.
     html = grids.svg(grids.look_of("flag", 3), answer, "x", marked=board.wrong)
     assert all(f'fill="{colour}"' in html for colour in ("#ff66aa", "#00aaaa", RING))
-    assert '[fill="#00aaaa"]' not in as_page([Frame(board, "step", [])], "A flag")
     facts = json.loads(json.dumps(asdict(board.look)))
     assert [(one["text"], one["fill"], one["keys"]) for one in facts["tokens"]] == [
         ("p", "#ff66aa", ["p"]),
@@ -144,13 +93,3 @@ def test_the_looks_of_our_kinds_read_what_they_write(kind: Kind) -> None:
         assert np.array_equal(kind.parse(typed).question, puzzle.question)
         assert all(one.keys for one in look.tokens if not one.drawn)
         assert look.open in look
-
-
-def test_blocks_of_several_heights_stand_side_by_side() -> None:
-    text = side_by_side([("a", ["1", "22"]), ("title", ["x"]), ("", ["y", "y", "y"])])
-    assert text.splitlines() == [
-        "a     title",
-        "1     x        y",
-        "22             y",
-        " " * 15 + "y",
-    ]

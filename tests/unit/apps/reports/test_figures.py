@@ -9,16 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apps.reports.curves import colours_of, compared_figures, parallel_coordinates, training_figures
-from apps.reports.figure import Figure, log_axis
-from apps.reports.puzzles import (
-    confusion_figures,
-    difficulty_figures,
-    halts_figure,
-    puzzle_figures,
-    search_figure,
-    steps_figure,
-)
+from apps.reports.curves import colours_of, compared_figures, training_figures
+from apps.reports.figure import Figure
+from apps.reports.puzzles import confusion_figures, difficulty_figures, puzzle_figures, steps_figure
 from apps.reports.reading import Records, Result, Run, read_run
 
 Make = Callable[..., Path]
@@ -34,71 +27,11 @@ def trace(figure: Figure, name: str) -> dict[str, Any]:
     return found
 
 
-def by_title(figures: list[Figure]) -> dict[str, Figure]:
-    return {figure.title: figure for figure in figures}
-
-
-def test_long_curves_are_short_and_keep_their_extremes(run: Run) -> None:
-    for step in range(41, 30_000):
-        run.curves["train/lm_loss"].add(step, 1.0)
-    run.curves["train/lm_loss"].add(20_000, 70.0)
-    losses = by_title(training_figures(run))["Losses"]
-    of_loss = [one for one in losses.data if one.get("legendgroup") == "lm"]
-    assert sum(len(one["x"]) for one in of_loss) <= 1000
-    band, curve = of_loss
-    assert max(band["y"]) < 3  # Between the quartiles; the extremes are said where one points.
-    assert max(high for _, high in curve["customdata"]) == 70.0
-    # On a logarithmic scale a quartile of 0 leaves a gap in the band.
-    for _ in range(1000):
-        run.curves["train/lm_loss"].add(15_000, 0.0)
-    losses = by_title(training_figures(run))["Losses"]
-    band = next(one for one in losses.data if one["mode"] == "none")
-    assert band["y"].count(None) == 1
-    assert min(y for y in band["y"] if y is not None) > 0
-
-
 def test_points_are_shared_out_among_many_runs(make_run_folder: Make) -> None:
     run = read_run(make_run_folder(steps=2000))
     runs = {f"run {number}": run for number in range(100)}
-    colours = colours_of(list(runs), [number / 100 for number in range(99)] + [None])
-    assert (colours["run 0"], colours["run 98"], colours["run 99"]) == (
-        *("@score 0.00", "@score 1.00"),
-        "@score 0.00",
-    )
-    figures = compared_figures(runs, colours, 60_000)
+    figures = compared_figures(runs, colours_of(list(runs)))
     assert sum(len(one["x"]) for figure in figures for one in figure.data) <= 60_000
-
-
-def test_many_values_of_a_setting_stand_where_they_belong() -> None:
-    names = [str(number) for number in range(21)]
-    swept = {"lr": [str(10.0**-number) for number in range(21)], "x": names}
-    figure = parallel_coordinates(names, swept, [0.5] * 21, "score")
-    middle = next(one for one in figure.data if one["text"].startswith("10<br>"))
-    # By its logarithm, as itself, and where all are the same.
-    assert middle["y"][::5] == [0.5, 0.5, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("values", "shown"),
-    [
-        ([0.03, None, 0.4, 0.0], ["0.02", "0.05", "0.1", "0.2", "0.5"]),
-        ([1e-4, 1.0], ["0.001", "0.01", "0.1"]),
-        ([1e-30, 1.0], ["1e-30", "1e-26", "1e-22"]),
-        ([1e-308, 1e308], ["1e-300", "1e-223"]),
-        ([None, 0.0], ["1", "2", "5"]),
-    ],
-    ids=["a decade", "decades", "very many decades", "all numbers", "nothing"],
-)
-def test_logarithmic_axes_have_labels_at_even_distances(
-    values: list[Any], shown: list[str]
-) -> None:
-    axis = log_axis([{"y": values}], "y")
-    labels = axis["ticktext"]
-    first = labels.index(shown[0])
-    assert labels[first : first + len(shown)] == shown
-    assert [float(label) for label in labels] == pytest.approx(axis["tickvals"])
-    logs = np.log10(axis["tickvals"])
-    assert np.diff(logs).max() < 1.5 * np.diff(logs).min()
 
 
 # Single puzzles
@@ -115,10 +48,10 @@ def test_curves_over_depth_say_of_what_they_are(run: Run) -> None:
     one, other = (Result("d", {"chains": chains, "data": [f"/x/{d}/test"]}) for d in ("<a>", "b"))
 
     def names(*depths: Result) -> list[str]:
-        figure = steps_figure({"": run.results[0]}, depths)
+        figure = steps_figure(run.results[0].records, depths)
         assert figure is not None
         assert figure.data[-1]["x"] == [4, 16]
-        return [trace["name"] for trace in figure.data][3:]
+        return [trace["name"] for trace in figure.data][1:]
 
     told = "set hard, 1,000 puzzles"
     several = "set hard, 8 chains, select=q, 1,000 puzzles"
@@ -135,35 +68,23 @@ def test_columns_of_odd_names_are_no_steps(run: Run) -> None:
         "right_after_" + "9" * 5000: [1, 1],
     }
     known = records_of(right_after_1=[1, 0], right_after_10=[1, 1], exact_accuracy=[1, 1], **odd)
-    figure = steps_figure({"": Result("r", {}, known)})
+    figure = steps_figure(known)
     assert figure is not None
     assert trace(figure, "2 puzzles")["x"] == [1, 10]
     # A single step is no curve.
-    result = Result("r", {}, records_of(right_after_1=[1, 0], exact_accuracy=[1, 0]))
-    assert steps_figure({"": result}) is None
-
-
-def test_halting_steps_are_counted() -> None:
-    records = records_of(at_halt_steps=[1, 2, 2, np.nan], at_halt_exact_accuracy=[1, 0, 1, np.nan])
-    figure = halts_figure(records)
-    assert figure is not None
-    assert trace(figure, "right")["y"] == [1, 1]
-    assert trace(figure, "wrong")["y"] == [0, 1]
-    assert halts_figure(records_of(steps=[4, 4], exact_accuracy=[1, 0])) is None
+    assert steps_figure(records_of(right_after_1=[1, 0], exact_accuracy=[1, 0])) is None
 
 
 def test_difficulty_is_put_into_groups_that_are_large_enough() -> None:
     clues = [20] * 30 + [21] * 2 + [22] * 40 + [23]
     records = records_of(clues=clues, exact_accuracy=[1] * 30 + [0] * 43)
-    (figure,) = difficulty_figures({"": Result("r", {}, records)})
+    (figure,) = difficulty_figures(records)
     (points,) = figure.data
     assert points["y"] == [1.0, 0.0]
     assert points["customdata"] == [["20", 30], ["21 to 23", 43]]
     assert points["x"][0] == 20.0
     values = np.random.default_rng(0).exponential(size=5000)
-    (figure,) = difficulty_figures(
-        {"": Result("r", {}, records_of(rating=values, exact_accuracy=values < 1))}
-    )
+    (figure,) = difficulty_figures(records_of(rating=values, exact_accuracy=values < 1))
     counts = [count for _, count in figure.data[0]["customdata"]]
     assert sum(counts) == 5000
     assert len(counts) <= 12
@@ -173,41 +94,25 @@ def test_difficulty_is_put_into_groups_that_are_large_enough() -> None:
 def test_the_walls_of_a_maze_are_no_clues() -> None:
     columns = {"clues": list(range(40)), "path_length": list(range(40))}
     records = records_of(exact_accuracy=[1] * 40, **columns)
-    assert [f.title for f in difficulty_figures({"": Result("r", {}, records)})] == [
-        "Accuracy over difficulty: length of the path"
-    ]
+    (figure,) = difficulty_figures(records)
+    assert figure.title == "Accuracy over difficulty: length of the path"
 
 
-def test_confusions_leave_out_what_is_right(run: Run) -> None:
-    (figure,) = confusion_figures(run.results[0].answers)
-    (heat,) = figure.data
-    assert (heat["x"], heat["y"]) == (["1", "2"], ["1", "2"])
-    assert heat["z"] == [[None, 0.1], [0.0, None]]
-    assert heat["text"][0][1] == "10 of 100"
-    assert "95.00%" in figure.caption
+def test_a_model_without_mistakes_has_no_confusion() -> None:
     nothing_wrong = {"kind": "maze", "sets": {"all": {"confusion": [[0, 0], [0, 5]]}}}
     assert confusion_figures(nothing_wrong) == []
-
-
-def test_what_a_search_solves_within_a_budget() -> None:
-    searcher = {"searcher": "model", "solved_within": {"16": 0.5, "2": 0.25, "x": 1, "4": "nan"}}
-    figure = search_figure(Result("s", {"searchers": [searcher]}))
-    assert figure is not None
-    assert (figure.data[0]["x"], figure.data[0]["y"]) == ([2, 16], [0.25, 0.5])
 
 
 def test_plotly_takes_every_figure(run: Run, make_run_folder: Make) -> None:
     plotly = pytest.importorskip("plotly.graph_objects")
     runs = {"a": run, "b": read_run(make_run_folder("b"))}
-    colours = colours_of(list(runs), [0.5, 0.75])
-    figures = [*training_figures(run), *compared_figures(runs, colours, 60_000)]
+    figures = [*training_figures(run), *compared_figures(runs, colours_of(list(runs)))]
     figures += puzzle_figures(run.results[0], [])
-    figures.append(parallel_coordinates(["a", "b"], {"lr": ["1", "2"]}, [0.1, 0.2], "s"))
     assert len(figures) > 15
     for figure in figures:
         text = json.dumps(figure.to_json(), allow_nan=False)
         # Names of colours are the page's own.
         text = text.replace('"@wrong"', '"Viridis"')
-        text = re.sub(r'"@(?:[0-9]~?|score [01]\.\d\d|text|muted|card|bad)"', '"#123456"', text)
+        text = re.sub(r'"@(?:[0-9]|text|muted|card|bad)"', '"#123456"', text)
         assert '"@' not in text
         plotly.Figure(json.loads(text))

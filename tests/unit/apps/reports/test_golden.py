@@ -16,7 +16,7 @@ from apps.lattice.model import CONTRADICTION, DECIDED
 from apps.lattice.search import Found, Round
 from apps.reports.boards import Board, asked, board_of_candidates, draw
 from apps.reports.frames import frames_of_rounds, frames_of_steps, picture_of, without_idle_end
-from apps.reports.listing import as_text, list_runs, screen
+from apps.reports.runs import as_text, list_runs
 from apps.reports.solving import describe
 from apps.reports.terminal import as_text as board_as_text
 from apps.reports.writing import write_report
@@ -105,7 +105,7 @@ def test_pages_of_several_runs(make_run_folder: Make, make_sweep: Make) -> None:
 
 def test_lists_of_runs(make_run_folder: Make) -> None:
     run = make_run_folder()
-    shown = "\n".join([as_text(list_runs(run), in_colour=True), *map(screen, list_runs(run))])
+    shown = as_text(list_runs(run), in_colour=True)
     check("listing.txt", shown.replace(str(run.parent), "FOLDER") + "\n")
 
 

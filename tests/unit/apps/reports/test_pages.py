@@ -16,9 +16,11 @@ import pytest
 
 from apps.reports import page as pages
 from apps.reports import runs
+from apps.reports.html import percent, text, words
 from apps.reports.page import MAX_BYTES
 from apps.reports.writing import write_report
 from runtime.errors import ConfigError
+from runtime.text import duration
 from scripts import report
 
 Make = Callable[..., Path]
@@ -184,22 +186,6 @@ def test_where_a_page_is_written(
     assert "plotly is not installed (pip install '.[pictures]')" in capsys.readouterr().err
 
 
-def test_a_killed_report_leaves_the_old_page(
-    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make_run_folder()
-    (folder / "report.html").write_text("old")
-
-    def fail(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("runtime.files.flush", fail)
-    with pytest.raises(KeyboardInterrupt):
-        write_report([folder])
-    assert (folder / "report.html").read_text() == "old"
-    assert [path.name for path in folder.glob(".*")] == []
-
-
 # Several runs
 
 
@@ -208,37 +194,10 @@ def test_means_over_seeds_can_be_taken_along(
 ) -> None:
     sweep = make_sweep()
     markdown = "| 0.003 | 0.625 | 0.03536 | 2 |\n| 0.001 | 0.525 | 0.03536 | 2 |\n"
-    parsed = written(sweep)
-    assert [a["data-file"] for a in parsed.named("details") if "data-file" in a] == [
-        *("means.md", "means.csv", "means.tex")
-    ]
-    assert markdown in parsed.text
     assert runs.main([str(sweep), "--table"]) == 0
     assert capsys.readouterr().out.endswith(markdown)
     assert runs.main([str(sweep), "--table", "csv"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "0.003,0.625,0.03536,2"
-
-
-def test_a_puzzle_without_grids_is_not_shown_step_by_step(make_run_folder: Make) -> None:
-    path = make_run_folder() / "eval_step_40_records.json"
-    content = json.loads(path.read_text())
-    one = content["sets"]["all"]["failures"]["surest"][0]
-    content["sets"]["all"]["solving"] = one | {"steps": [1, 2], "answers": [[1, 2, 3], "x", None]}
-    path.write_text(json.dumps(content))
-    assert "step by step" not in written(path.parent).text
-
-
-def test_votes_on_the_same_inputs_are_shown_once(make_run_folder: Make) -> None:
-    folder = make_run_folder()
-    votes = (folder / "arc_tasks.json").read_text()
-    other = json.loads(votes)
-    other["task two"] = other.pop("task one")
-    for name, content in (("eval_step_40", votes), ("other", json.dumps(other))):
-        (folder / name).mkdir()
-        (folder / name / "arc_tasks.json").write_text(content)
-    text = written(folder).text
-    assert text.count("task one, test input 1") == text.count("task two, test input 1") == 1
-    assert "The votes in eval_step_40/arc_tasks.json are on the same inputs." in text
 
 
 def test_scores_of_different_kinds_are_not_ranked(make_run_folder: Make) -> None:
@@ -264,28 +223,52 @@ def test_a_run_with_much_of_everything_stays_below_the_limit(make_run_folder: Ma
     ballot = {"votes": 4, "num_grids": 2, "known": True, "solved_at": 1, "grids": [grid] * 100}
     tasks = {f"task {n}": [ballot] for n in range(40)}
     (folder / "arc_tasks.json").write_text(json.dumps(tasks))
+    path = folder / "eval_step_40_records.json"
+    content = json.loads(path.read_text())
+    of_set = content["sets"]["all"]
+    grids = {"inputs": [3] * 900, "labels": [4] * 900, "answer": [5] * 900}
+    of_set["failures"] = dict.fromkeys(("surest", "most_wrong"), [{"index": 1, **grids}] * 12)
+    sets = {f"set {number}": of_set for number in range(4)}
+    path.write_text(json.dumps({"kind": "arc", "sets": sets}))
     written(folder)
+
+
+# Parts
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        *((0.2, "0 s"), (59.4, "59 s"), (60, "1 min"), (370.5, "6 min 10 s"), (3600, "1 h")),
+        *((11100, "3 h 5 min"), (86400 * 1.5, "36 h"), (86400 * 4 + 7200, "4 days 2 h")),
+        (1e300, "11,574,074 days 1 h"),
+    ],
+)
+def test_times_for_people(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *((0.0, "0.0 %"), (1e-9, "under 0.1 %"), (0.0006, "0.1 %"), (0.98, "98.0 %")),
+        *((0.9994, "99.9 %"), (0.99999, "over 99.9 %"), (1.0, "100.0 %")),
+    ],
+)
+def test_shares_for_people(value: float, expected: str) -> None:
+    assert percent(value) == expected
+
+
+def test_text_is_harmless() -> None:
+    assert text("<a href='x'>&\x00") == "&lt;a href=&#x27;x&#x27;&gt;&amp;\\x00"
+    assert len(text("x" * 1000)) == 300
+    assert str(words("a_b/<c>")) == "<td>a_<wbr>b/<wbr>&lt;c&gt;</td>"
 
 
 # Anything else
 
 
-VALUES = (
-    None,
-    True,
-    0,
-    -1,
-    1e308,
-    10**400,
-    "nan",
-    "",
-    "x" * 10_000,
-    [],
-    {},
-    [[]],
-    [None],
-    {"a": 1},
-)
+VALUES = (None, True, 0, -1, 1e308, 10**400, "nan", "", "x" * 10_000, [], {}, [[]], [None])
 
 
 def changed(value: Any, draw: random.Random) -> Any:

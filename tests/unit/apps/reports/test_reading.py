@@ -1,6 +1,7 @@
 """Folders of runs are read whatever is in them."""
 
 import json
+import math
 import os
 import resource
 from collections.abc import Callable
@@ -10,25 +11,12 @@ import numpy as np
 import pytest
 
 from apps.reports import reading
-from apps.reports.listing import as_text
-from apps.reports.reading import find_runs, lines_of, read_run
+from apps.reports.reading import find_runs, read_run
+from apps.reports.runs import as_text
 from apps.reports.tables import headline
+from apps.reports.thinning import MAX_BINS, Curve
 
 Make = Callable[..., Path]
-
-
-@pytest.mark.parametrize("missing", ["config.yaml", "metrics.jsonl", "step_40", None])
-def test_whatever_is_missing_the_rest_is_read(make_run_folder: Make, missing: str | None) -> None:
-    folder = make_run_folder()
-    for path in folder.iterdir():
-        if missing is None or path.name == missing:
-            for inner in path.iterdir() if path.is_dir() else ():
-                inner.unlink()
-            path.rmdir() if path.is_dir() else path.unlink()
-    run = read_run(folder)
-    told = missing if missing in ("config.yaml", "metrics.jsonl") else ""
-    assert any(told in note for note in run.notes) == bool(told or missing is None)
-    assert bool(run.curves) == (missing in ("config.yaml", "step_40"))
 
 
 def test_more_than_can_be_shown_and_what_is_no_number(make_run_folder: Make) -> None:
@@ -97,28 +85,7 @@ def test_a_line_without_end_needs_little_memory(tmp_path: Path, make_run_folder:
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert used / (2**20 if os.uname().sysname == "Darwin" else 2**10) < 50
     assert any("1 line that cannot be read" in note for note in run.notes)
-    assert len(run.curves["train/lr"].points().steps) == 2
-
-
-def test_lines_keep_their_ends_and_none_stands_for_a_long_one(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    whole = b"a" * (2**20 - 1) + b"\n"
-    path.write_bytes(b"1\n" + whole + b"b" * 2**20 + b"\n\n2")
-    with path.open("rb") as file:
-        assert list(lines_of(file)) == [b"1\n", whole, None, b"\n", b"2"]
-
-
-# Ten times ten times ... lists, empty mappings, and merged mappings.
-EXPLODING = (
-    ("[x, x, x, x, x, x, x, x, x, x]", "[" + ", ".join(["*a{0}"] * 10) + "]"),
-    ("{}", "{{x: *a{0}, y: *a{0}}}"),
-    ("{x: 1}", "{{<<: [*a{0}, *a{0}, *a{0}, *a{0}]}}"),
-)
-
-
-def exploding(first: str, next_one: str) -> bytes:
-    lines = [f"a{n}: &a{n} {next_one.format(n - 1)}" for n in range(1, 60)]
-    return "\n".join([f"a0: &a0 {first}", *lines]).encode()
+    assert len(run.curves["train/lr"].points()[0]) == 2
 
 
 @pytest.mark.parametrize(
@@ -132,7 +99,6 @@ def exploding(first: str, next_one: str) -> bytes:
         (b"\xff\xfe\x00", "no"),
         (b"a: 1\n" * 60_000, "larger than"),
         (b"{" * 5000, "nested too deep"),
-        *((exploding(*parts), "it has an alias (*)") for parts in EXPLODING),
     ],
 )
 def test_settings_that_cannot_be_read_are_said_to(
@@ -262,25 +228,13 @@ def test_only_the_newest_evaluation_of_a_run_is_opened(make_run_folder: Make) ->
     ]
 
 
-def test_a_quick_evaluation_stands_for_nothing(make_run_folder: Make) -> None:
-    folder = make_run_folder()
-    (folder / "eval_step_40_search8x100.json").unlink()
-    whole = json.loads((folder / "eval_step_40.json").read_text())
-    known = headline(read_run(folder))
-    quick = whole | {"max_examples": 5, "metrics": {"count": 5.0, "exact_accuracy": 1.0}}
-    (folder / "eval_step_40_a.json").write_text(json.dumps(quick | {"step": 41}))
-    assert headline(read_run(folder)) == known
-    # Without the whole, what the run itself measured of all its puzzles counts.
-    (folder / "eval_step_40.json").unlink()
-    found = headline(read_run(folder))
-    assert found is not None
-    assert found.words == "20 puzzles, in the run, step 40"
-
-
 def test_votes_of_the_course_of_a_run_have_an_interval(make_run_folder: Make) -> None:
     folder = make_run_folder()
     for path in folder.glob("eval_step_40*.json"):
         path.unlink()
+    found = headline(read_run(folder))
+    assert found is not None
+    assert found.words == "20 puzzles, in the run, step 40"
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 41, "eval/exact_accuracy": 0.1, "eval/arc/pass@2": 0.2}))
     votes = folder / "eval_step_41" / "arc_tasks.json"
@@ -292,3 +246,41 @@ def test_votes_of_the_course_of_a_run_have_an_interval(make_run_folder: Make) ->
     assert (found.name, found.words) == ("ARC pass@2", "10 tasks, in the run, step 41")
     assert (run.status.score, run.status.measure) == (0.2, "eval/arc/pass@2")
     assert "20.0 % (ARC pass@2)" in as_text([run.status], in_colour=False)
+
+
+# Curves
+
+
+def curve_of(values: list[float]) -> Curve:
+    curve = Curve()
+    for step, value in enumerate(values, 1):
+        curve.add(step, value)
+    return curve
+
+
+def test_few_values_stay_as_they_are() -> None:
+    assert curve_of([3.0, 1.0, 2.0]).points() == ([1, 2, 3], [3.0, 1.0, 2.0])
+    assert curve_of([1.0, 2.0, 3.0, 4.0, 5.0, 7.0]).points(2) == ([2, 5], [2.0, 16 / 3])
+
+
+def test_of_many_values_the_means_stay() -> None:
+    values = np.random.default_rng(0).normal(size=50_000)
+    steps, means = curve_of(values.tolist()).points()
+    assert MAX_BINS / 2 <= len(steps) <= MAX_BINS
+    assert steps == sorted(steps)
+    sums = np.add.reduceat(values, np.arange(255, 50_000, 256))[:-1]
+    assert np.array(means[1:-1], float) == pytest.approx(sums / 256)
+
+
+def test_steps_may_lie_anywhere_and_come_in_any_order() -> None:
+    curve = Curve()
+    for step in (2**50, 5, 2**52, 5, 0):
+        curve.add(step, float(step))
+    assert curve.points()[0] == [0, 5, 2**50, 2**52]
+    assert curve.last == (2**52, float(2**52))
+
+
+def test_what_is_not_finite_is_a_gap_and_is_remembered() -> None:
+    curve = curve_of([1.0, math.nan, 3.0, math.inf])
+    assert curve.points() == ([1, 2, 3, 4], [1.0, None, 3.0, None])
+    assert (curve.last, curve.not_finite) == ((3, 3.0), 2)

@@ -5,7 +5,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from apps.sweeps.jobs import Job, expand, without_overruled
 from runtime.errors import ConfigError
-from training.config.overrides import quoted_value
 
 
 def jobs_of(*overrides: str) -> list[Job]:
@@ -79,9 +78,3 @@ def test_names_differ_and_need_no_quotes(overrides: tuple[str, ...]) -> None:
 def test_what_makes_no_grid_is_refused(override: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         jobs_of(override)
-
-
-@pytest.mark.parametrize("text", ["plain", "a,b=c", "it's", "x\\", "a\\'b", "[1,2]", " ", "${x}"])
-def test_quoted_text_is_read_back(text: str) -> None:
-    (parsed,) = OverridesParser.create().parse_overrides([f"key={quoted_value(text)}"])
-    assert parsed.value() == text

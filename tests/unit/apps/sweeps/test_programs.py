@@ -180,15 +180,6 @@ def test_what_a_cell_says_is_text_in_every_form() -> None:
             r"| 50% of \<b\>, \\~ | 1 | - | 1 |",
         ],
         "csv": ["a|b,mean a_b,std,seeds", r'"50% of <b>, \~",1,-,1'],
-        "latex": [
-            r"\begin{tabular}{lrrr}",
-            r"\hline",
-            r"a|b & mean a\_b & std & seeds \\",
-            r"\hline",
-            r"50\% of \textless{}b\textgreater{}, \textbackslash{}\textasciitilde{} & 1 & - & 1 \\",
-            r"\hline",
-            r"\end{tabular}",
-        ],
     }
 
 

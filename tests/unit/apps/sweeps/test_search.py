@@ -1,6 +1,6 @@
 """A search tries what Optuna suggests, each thing once, and goes on with what was not finished."""
 
-import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from apps.sweeps.config import OptunaConfig
 from apps.sweeps.search import Search, corners, distribution, open_study
-from runtime.errors import EXIT_LOCKED, EXIT_NON_FINITE, EXIT_PREEMPTED, ConfigError
+from runtime.errors import EXIT_LOCKED, EXIT_NON_FINITE, ConfigError
 
 SEARCH = {"name": "optuna", "sampler": {"name": "tpe", "seed": 1}, "n_trials": 6}
 LR = "lr=tag(log,interval(1e-4,1e-2))"
@@ -151,7 +151,7 @@ def test_a_metric_that_is_not_measured_is_said_and_costs_no_trial(tmp_path: Path
     assert job is not None
     trials.metrics[job.name] = {"eval/score": {1: 0.5}, "eval/loss": {1: 0.1}}
     with pytest.raises(ConfigError, match="measured: eval/score, eval/loss; did you mean eval/sco"):
-        trials.search.is_hopeless(job)
+        trials.search.ended(job, 0)
     assert Trials(tmp_path, n_trials=1).end(0) == job.name
 
 
@@ -163,107 +163,22 @@ def test_a_later_trial_without_the_metric_has_failed(tmp_path: Path) -> None:
     assert trials.search.jobs[str(failed)].exit_code == 0
 
 
-def test_half_a_record_in_the_journal_is_cut_off(tmp_path: Path) -> None:
+def test_half_a_record_and_a_lock_that_a_dead_process_left_are_removed(tmp_path: Path) -> None:
     Trials(tmp_path, n_trials=2).end(0)
     with (tmp_path / "study.journal").open("a") as journal:
         journal.write('{"op_code":4,"wor')
+    (tmp_path / "study.journal.lock").touch()
+    began = time.monotonic()
     after = Trials(tmp_path, n_trials=2)
     assert len(after.finish_all()) == 1
     assert after.states() == ["finished"] * 2
+    assert time.monotonic() - began < 15  # Optuna would wait for half a minute.
 
 
-@pytest.mark.slow
-def test_a_lock_that_a_dead_process_left_ends_after_half_a_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = Path("multirun")
-    folder.mkdir()
-    Trials(folder, n_trials=2).end(0)
-    (folder / "study.journal.lock").touch()
-    assert len(Trials(folder, n_trials=2).finish_all()) == 1
-    assert not (folder / "study.journal.lock").exists()
-
-
-@pytest.mark.parametrize("storage", ["sqlite:///FOLDER/study.db", "FOLDER/other.journal"])
-def test_the_study_may_lie_elsewhere_and_belongs_to_one_folder(
-    tmp_path: Path, storage: str
-) -> None:
-    place = storage.replace("FOLDER", str(tmp_path))
-    chosen = {"storage": place, "study_name": "mine"}
-    Trials(tmp_path / "here", **chosen).end(0)
-    assert len(Trials(tmp_path / "here", **chosen).finish_all()) == 2
-    with pytest.raises(ConfigError, match="or in another folder: choose another"):
-        Trials(tmp_path / "there", **chosen)
-    assert len(Trials(tmp_path / "there", storage=place, study_name="other").finish_all()) == 3
-
-
-@pytest.mark.parametrize("pruner", ["median", "hyperband"])
-def test_hopeless_jobs_are_given_up_by_their_evaluations(tmp_path: Path, pruner: str) -> None:
-    trials = Trials(tmp_path, n_trials=12, pruner=pruner, sampler={"seed": 0})
-    pruned = 0
-    for number in range(12):
-        job = trials.search.next()
-        assert job is not None
-        found: dict[int, float] = {}
-        trials.metrics[job.name] = {"eval/score": found}
-        code = 0
-        for step in range(100, 1000, 100):
-            found[step] = -float(number)
-            if trials.search.is_hopeless(job):
-                code, pruned = EXIT_PREEMPTED, pruned + 1
-                break
-        trials.search.ended(job, code)
-    assert pruned >= 3
-    assert trials.states().count("pruned") == pruned
-    assert trials.states()[0] == "finished"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 75)])
-def test_a_search_that_was_ended_goes_on_with_the_same_trials(
-    sweep: Any, number: int, code: int
-) -> None:
-    pool = {"launcher": {"name": "pool", "max_jobs": 2}}
-    settings, overrides = {"sweeper": SEARCH | {"n_trials": 3}} | pool, (LR, "steps=40")
-    slow = "seconds=0.05"
-    assert sweep.interrupt(settings, *overrides, slow, number=number, jobs=2) == code
-    begun = set(sweep.steps())
-    if code == 75:
-        assert [row["state"] for row in sweep.rows()] == ["stopped", "stopped"]
-    code, output = sweep.run(settings, *overrides, slow)
-    assert code == 0, output
-    assert list(sweep.steps().values()) == [list(range(1, 41))] * 3
-    assert begun < set(sweep.steps())
-    scores = [row["metrics"]["eval/score"] for row in sweep.rows()]
-    assert scores == sorted(scores, reverse=True)
-
-
-@pytest.mark.slow
-def test_pruned_processes_are_stopped(sweep: Any) -> None:
-    search = SEARCH | {"n_trials": 8, "pruner": "median"}
-    values = "lr=0.003,0.004,0.5,0.6", "steps=12", "seconds=0.05", "seed=range(2)"
-    code, output = sweep.run({"sweeper": search}, *values)
-    assert code == 0, output
-    assert {"pruned", "finished"} == {row["state"] for row in sweep.rows()}
-
-
-@pytest.mark.parametrize(
-    ("search", "reason"),
-    [
-        (
-            {"pruner": "median", "objective": "score"},
-            "a metric of evaluations (eval/...), not score",
-        ),
-        ({"objective": "eval/scores"}, "did you mean eval/score?"),
-    ],
-)
-def test_a_search_that_cannot_work_ends_with_a_reason(
-    sweep: Any, search: dict[str, str], reason: str
-) -> None:
-    code, output = sweep.run({"sweeper": SEARCH | search}, LR)
+def test_a_search_without_its_metric_ends_with_a_reason(sweep: Any) -> None:
+    code, output = sweep.run({"sweeper": SEARCH | {"objective": "eval/scores"}}, LR)
     assert code == 1
-    assert reason in output
+    assert "did you mean eval/score?" in output
 
 
 def test_a_study_of_other_settings_is_refused(tmp_path: Path) -> None:

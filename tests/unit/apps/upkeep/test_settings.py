@@ -16,23 +16,6 @@ def test_the_files_are_up_to_date(name: str) -> None:
     assert (CONFIG_DIR / f"{name}.yaml").read_text() == written(name, ALL[name]), "run make config"
 
 
-def test_a_setting_has_its_default_its_words_and_its_description() -> None:
-    lines = written("cfg_pretrain", ALL["cfg_pretrain"]).splitlines()
-    assert "lr: 0.0001 # peak learning rate, after the warm-up" in lines
-    device = "device: auto # auto | cpu | cuda; auto: CUDA if there is a GPU, else the CPU"
-    assert device in lines
-    assert (
-        "data_path: ${data.path} # the training folder, which usually holds the test split too"
-        in lines
-    )
-    assert "# The run's folder and what is kept in it." in lines
-    assert (
-        "  halt_max_steps: null # ACT steps that every puzzle takes"
-        in written("cfg_evaluate", ALL["cfg_evaluate"]).splitlines()
-    )
-    assert max(map(len, lines)) <= 120
-
-
 def test_files_out_of_date_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,98 @@
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from apps.reports import runs
+from apps.reports.runs import as_text, list_runs
+from training.checkpoint.lock import run_lock
+
+Make = Callable[..., Path]
+
+
+def test_all_runs_are_listed_those_at_work_first(make_sweep: Make, make_run_folder: Make) -> None:
+    sweep = make_sweep()
+    at_work = make_run_folder("at work", score=0.25)
+    with run_lock(at_work):
+        header, first, *others = as_text(list_runs(sweep.parent), in_colour=False).splitlines()
+    names = re.split(r"\s{2,}", header)
+    assert names == ["state", "run", "step", "best score", "last loss", "time left", "folder"]
+    assert re.split(r"\s{2,}", first)[:5] == ["running", "at work", "40", "25.0 %", "0.05"]
+    assert first.endswith(str(at_work))
+    assert len(others) == 4
+    assert all(line.startswith("done") for line in others)
+    cut = as_text(list_runs(sweep), in_colour=False, width=70).splitlines()
+    assert max(map(len, cut)) == 70
+
+
+def test_programs_get_json(make_run_folder: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_run_folder()
+    make_run_folder("new").joinpath("metrics.jsonl").unlink()
+    assert runs.main([str(folder.parent), "--json"]) == 0
+    listed = {one["run"]: one for one in json.loads(capsys.readouterr().out)}
+    assert listed["run"] == {
+        "run": "run",
+        "state": "done",
+        "detail": "",
+        "step": 40,
+        "total_steps": 40,
+        "score": 0.75,
+        "measure": "eval/exact_accuracy",
+        "loss": 0.05,
+        "seconds": 370.5,
+        "seconds_left": None,
+        "folder": str(folder),
+    }
+    assert listed["new"]["loss"] is None
+
+
+def test_a_folder_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs.main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "there are no runs yet\n"
+    assert runs.main([str(tmp_path / "nowhere")]) == 2
+    assert "nowhere: no such folder" in capsys.readouterr().err
+    assert runs.main([str(tmp_path / "nowhere"), "--watch"]) == 2
+    assert "nowhere: no such folder" in capsys.readouterr().err
+
+
+def test_a_run_is_followed_from_before_it_begins(
+    make_run_folder: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("apps.reports.runs.time.sleep", lambda _: make_run_folder())
+    assert runs.main(["--watch", str(tmp_path / "run")]) == 0
+    assert re.findall(r"^(new|done) +run ", capsys.readouterr().out, re.MULTILINE) == [
+        *("new", "done")
+    ]
+
+
+def test_all_runs_are_listed_until_ctrl_c(
+    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, looks = make_run_folder(), iter("ab")
+    (folder / "step_40" / "state.json").write_text("{}")
+
+    def wait(_: float) -> None:
+        if next(looks) == "b":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("apps.reports.runs.time.sleep", wait)
+    assert runs.main([str(folder.parent), "--watch"]) == 0
+    told = capsys.readouterr()
+    # Without a terminal what has not changed is said once.
+    assert (told.out.count("stopped  run"), told.err) == (1, "")
+
+
+def test_damaged_metrics_and_names_are_listed_as_text(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 50, "train/lm_loss": [], "train/lr": 1}\n\x00\n[')
+    (one,) = list_runs(folder.rename(folder.with_name("a\x1b[31m\nb")))
+    text = as_text([one], in_colour=False)
+    assert "a\\x1b[31m\\nb" in text
+    assert "\x1b" not in text
+    assert one.step == 50
