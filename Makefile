@@ -15,14 +15,14 @@ GPU_READY := $(if $(filter $(VENV)/%,$(PY)),$(READY))
 GPU_WHEELS = $(if $(WHEELS),@$(PY) -m pip install --quiet --no-index --no-deps --upgrade --target gpu/wheels $(WHEELS)/*.whl)
 GPU := env PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONPATH="$(CURDIR):$(CURDIR)/gpu/wheels:$$PYTHONPATH" $(PY)
 GPU_TESTS := -m pytest -m gpu -v --tb=short -p no:cacheprovider tests/parity/test_traces.py tests/gpu
-GPU_CASES := --case hrm --case trm-mlp --seconds 2 device=cuda
+GPU_CASES := -m scripts.benchmark --case hrm --case trm-mlp
 TRAIN = $(GPU) pretrain.py logger=jsonl
 REHEARSED_RUN = $(TRAIN) experiment=hrm_sudoku_extreme_1k_laptop checkpoint_path=gpu/rehearsal/train device=cpu compile=false \
 	num_threads=1 data_path=tests/parity/published_format/data global_batch_size=1 log_interval=1 arch.hidden_size=32 \
 	arch.num_heads=2 evaluators=[]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-extreme demo-arc pictures test test-slow chaos chaos-quick check format config bench weight gpu gpu-train gpu-rehearsal clean
+.PHONY: help setup demo demo-extreme demo-arc pictures test test-slow chaos chaos-quick check format config bench weight gpu gpu-tests gpu-compiled gpu-eager gpu-train gpu-rehearsal clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,22 +84,29 @@ bench: $(READY) ## Measure training, evaluation, data loading and optimizers on 
 weight: $(READY) ## Count lines by room, long functions, hard turns of phrase, and what a training step runs through
 	@$(PY) -m scripts.weight
 
-gpu: $(GPU_READY) ## Test and time all on one NVIDIA GPU into gpu/, each line for MINUTES=9 at most
+gpu: $(GPU_READY) ## Test and time all on one NVIDIA GPU, each part for MINUTES=9 at most; results in gpu/
 	$(GPU_WHEELS)
 	@mkdir -p gpu
-	-timeout -k 60 $(MINUTES)m $(GPU) $(GPU_TESTS)
-	-timeout -k 60 $(MINUTES)m $(GPU) -m scripts.benchmark $(GPU_CASES) compile=true --output gpu/compiled.json $(SETTINGS)
-	-timeout -k 60 $(MINUTES)m $(GPU) -m scripts.benchmark $(GPU_CASES) compile=false --output gpu/eager.json $(SETTINGS)
-	-timeout -k 60 $(MINUTES)m $(GPU) -m scripts.benchmark $(GPU_CASES) compile=true cuda_graph=true --output gpu/graph.json $(SETTINGS)
+	@$(MAKE) --no-print-directory --keep-going gpu-tests gpu-compiled gpu-eager
+
+gpu-tests:
+	timeout -k 60 $(MINUTES)m $(GPU) $(GPU_TESTS) --junitxml=gpu/tests.xml
+
+gpu-compiled gpu-eager: gpu-%:
+	timeout -k 60 $(MINUTES)m $(GPU) $(GPU_CASES) --seconds 2 device=cuda \
+		compile=$(if $(filter compiled,$*),true,false) --output gpu/$*.json $(SETTINGS)
 
 gpu-train: $(GPU_READY) ## Train EXPERIMENT=NAME for MINUTES=9 and save; the same command goes on
 	$(GPU_WHEELS)
 	timeout --kill-after=120 --preserve-status $(MINUTES)m \
 		$(TRAIN) experiment=$(EXPERIMENT) checkpoint_path=gpu/train/$(EXPERIMENT) $(SETTINGS) || [ $$? -eq 75 ]
 
-gpu-rehearsal: $(GPU_READY) ## Run the tests and a training run of both on a CPU with tiny sizes
+gpu-rehearsal: $(GPU_READY) ## Run every line of both on a CPU with tiny sizes
 	@rm -rf gpu/rehearsal
-	@GPU_REHEARSAL=1 TORCHDYNAMO_DISABLE=1 $(GPU) $(GPU_TESTS)
+	@mkdir -p gpu/rehearsal
+	@GPU_REHEARSAL=1 TORCHDYNAMO_DISABLE=1 $(GPU) $(GPU_TESTS) --junitxml=gpu/rehearsal/tests.xml
+	@$(GPU) $(GPU_CASES) --seconds 0.1 device=cpu compile=false num_threads=1 global_batch_size=4 arch.hidden_size=32 \
+		arch.num_heads=2 --output gpu/rehearsal/eager.json
 	@$(REHEARSED_RUN) max_steps=1
 	@$(REHEARSED_RUN) max_steps=2
 
