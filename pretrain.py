@@ -8,6 +8,7 @@ mistake is reported within seconds.
 import faulthandler
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -107,7 +108,7 @@ def train(start: Start) -> None:
 
 def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     """Build the run's parts, go on from its checkpoint, and train."""
-    from evaluation.in_training import InTrainingEvaluation
+    from evaluation.measure import in_training
     from evaluation.outputs import OutputError
     from training.checkpoint.environment import environment, saved_compiling
     from training.checkpoint.run import Progress, RunKeeper
@@ -122,8 +123,15 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     before = saved_compiling(checkpoint.state.environment, device) if checkpoint else None
     learner = build_learner(config, arch, start.train_set, ranks, start.weights, before)
     test_batches = start.test_set and eval_batches(config, start.test_set, ranks)
-    forward, saved = learner.forward, config.eval_save_outputs
-    evaluate = InTrainingEvaluation(test_batches, start.evaluators, saved, forward, ranks, run_dir)
+    evaluate = partial(
+        in_training,
+        forward=learner.forward,
+        batches=test_batches,
+        ranks=ranks,
+        evaluators=start.evaluators,
+        save_outputs=config.eval_save_outputs,
+        run_dir=run_dir,
+    )
     num_parameters = sum(p.numel() for p in learner.model.parameters())
     mixer = " (MLP mixer)" if arch.mlp_t else ""
     tell(f"{arch.name}{mixer}: {num_parameters:,} parameters, {arch.forward_dtype}, {ranks}")

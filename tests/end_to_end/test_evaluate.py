@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor
 
 import evaluate
@@ -53,20 +52,10 @@ def test_a_published_checkpoint_gives_the_published_figures(
     assert result["metrics"]["count"] == expected["count"]
     for name, value in expected["metrics"].items():
         assert result["metrics"][name] == pytest.approx(value, abs=1e-6)
-    # Of a published checkpoint as the published evaluation saves them.
-    saved = torch.load(tmp_path / "step_7_all_preds.0", weights_only=True)
     with np.load(PUBLISHED / "expected_eval.npz") as arrays:
-        assert saved.keys() == arrays.keys()
         for name, array in arrays.items():
-            assert saved[name].numpy() == pytest.approx(array, abs=2e-4)
-    # Where rows halt early, beside them.
-    before = (tmp_path / "step_7_all_preds.0").read_bytes()
-    early = ("save_outputs=[logits]", "halting=q")
-    run_evaluation(tmp_path / "early.json", *published, *early)
-    assert (tmp_path / "step_7_all_preds.0").read_bytes() == before
-    assert torch.load(tmp_path / "step_7_all_preds_at_halt.0", weights_only=True).keys() == {
-        "logits"
-    }
+            saved = np.load(tmp_path / "result_outputs" / f"all__{name}.npy")
+            assert saved == pytest.approx(array, abs=2e-4)
 
 
 def test_a_trained_run_is_measured_as_during_training(
@@ -129,7 +118,7 @@ def test_thinking_longer_has_a_table_a_json_and_a_csv(
         (["evaluators=[sudoku]", "halting=q"], "at_halt_evaluators-sudoku"),
         # What the run would measure by itself.
         (["max_examples=10", "arch_overrides.halt_max_steps=3", "evaluators=[]"], ""),
-        (["data_path=OWN", "halting=both", "save_records=true"], ""),
+        (["data_path=OWN", "save_records=true"], ""),
     ],
 )
 def test_other_settings_have_another_file(
@@ -238,7 +227,7 @@ def test_two_data_sets_are_reported_one_by_one_and_together(
 
 
 @pytest.mark.parametrize(
-    ("world_size", "batch_size", "halting"), [(2, 4, "q"), (4, 8, "both"), (4, 32, "steps")]
+    ("world_size", "batch_size", "halting"), [(2, 4, "q"), (4, 8, "steps"), (4, 32, "steps")]
 )
 @pytest.mark.slow
 def test_ranks_together_give_what_one_gives(
@@ -358,25 +347,18 @@ def test_where_rows_halt_early_slots_are_few_beside_the_rows(own_run: Path) -> N
     assert size(1, fits=500) == 32
 
 
-def test_both_figures_and_a_record_of_each_puzzle(
-    own_run: Path, run_evaluation: Run, tmp_path: Path
-) -> None:
-    run = (f"checkpoint={own_run}", "global_batch_size=4", "save_records=true")
-    early = run_evaluation(tmp_path / "early.json", *run, "halting=q")
-    both = run_evaluation(tmp_path / "both.json", *run, "halting=both")
-    assert both["at_halt"]["metrics"] == early["metrics"]
-    assert 1 <= early["metrics"]["steps"] < both["metrics"]["steps"] == 3
-    with (tmp_path / "both_records.csv").open(newline="") as file:
+def test_a_record_of_each_puzzle(own_run: Path, run_evaluation: Run, tmp_path: Path) -> None:
+    run = (f"checkpoint={own_run}", "global_batch_size=4", "save_records=true", "halting=q")
+    metrics = run_evaluation(tmp_path / "early.json", *run)["metrics"]
+    assert 1 <= metrics["steps"] < 3
+    with (tmp_path / "early_records.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
+    assert ",".join(lines[0]) == "set,index,rating,clues,exact_accuracy,accuracy,steps,q_halt"
     assert [line["index"] for line in lines] == [str(index) for index in range(10)]
-    for prefix, metrics in (("", both["metrics"]), ("at_halt_", early["metrics"])):
-        for name in ("exact_accuracy", "accuracy", "steps"):
-            mean = sum(float(line[prefix + name]) for line in lines) / 10
-            assert mean == pytest.approx(metrics[name], abs=1e-6)
+    for name in ("exact_accuracy", "accuracy", "steps"):
+        mean = sum(float(line[name]) for line in lines) / 10
+        assert mean == pytest.approx(metrics[name], abs=1e-6)
     assert all(0 <= float(line["q_halt"]) <= 1 and line["rating"] == "" for line in lines)
-    # Of the other halting only this run's own columns.
-    header = (tmp_path / "early_records.csv").read_text().splitlines()[0]
-    assert header == "set,index,rating,clues,exact_accuracy,accuracy,steps,q_halt"
 
 
 def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from evaluation import outputs
 from evaluation.measure import evaluate
-from evaluation.outputs import OutputError, OutputFiles, write_json_files
+from evaluation.outputs import OutputError, Outputs, write_json_files
 from models.act import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks
@@ -33,7 +33,7 @@ def batches(tasks_data: Path) -> EvalBatches:
 
 
 def save_all(model: ACTLossHead, batches: EvalBatches, folder: Path) -> dict[str, np.ndarray]:
-    with OutputFiles(folder, list(FORMATS), batches, ALONE) as save:
+    with Outputs(folder, list(FORMATS), batches, ALONE) as save:
         evaluate(model, model, batches, ALONE, save=save)
     return {field: np.load(folder / f"all__{field}.npy") for field in FORMATS}
 
@@ -80,10 +80,7 @@ def test_an_evaluation_that_fails_leaves_older_files_alone(
 ) -> None:
     model = make_model(batches.dataset)
     before = save_all(model, batches, tmp_path)
-    with (
-        pytest.raises(ZeroDivisionError),
-        OutputFiles(tmp_path, list(FORMATS), batches, ALONE) as save,
-    ):
+    with pytest.raises(ZeroDivisionError), Outputs(tmp_path, list(FORMATS), batches, ALONE) as save:
         evaluate(lambda *_, **__: 1 / 0, model, batches, ALONE, save=save)  # type: ignore[arg-type]
     assert names_in(tmp_path) == {f"all__{field}.npy" for field in FORMATS}
     for field, array in before.items():
@@ -110,7 +107,7 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(
 def test_a_place_that_cannot_be_written_is_named(batches: EvalBatches, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="file"):
-        OutputFiles(tmp_path / "file", ["preds"], batches, ALONE)
+        Outputs(tmp_path / "file", ["preds"], batches, ALONE)
 
 
 def test_json_files_replace_older_ones(tmp_path: Path) -> None:

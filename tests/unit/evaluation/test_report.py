@@ -78,25 +78,10 @@ def test_a_record_leaves_empty_what_is_not_known() -> None:
         "easy,1,8,,,,,",
     ]
     one = {name: column[:1] for name, column in rows.items()} | {"q_halt": np.array([0.25])}
-    halt = {f"at_halt_{name}": column[:1] for name, column in rows.items() if name != "clues"}
-    halt |= {"at_halt_steps": np.array([3]), "right_after_1": np.array([0])}
-    assert as_csv({"hard": one | halt}, known).splitlines() == [
-        header
-        + ",at_halt_exact_accuracy,at_halt_accuracy,at_halt_steps,at_halt_q_halt,right_after_1",
-        "hard,0,,30,0,0.666667,16,0.25,0,0.666667,3,,0",
+    assert as_csv({"hard": one | {"right_after_1": np.array([0])}}, known).splitlines() == [
+        f"{header},right_after_1",
+        "hard,0,,30,0,0.666667,16,0.25,0",
     ]
-
-
-def test_figures_at_the_halt_stand_beside_the_others() -> None:
-    evaluation = Evaluation({"easy": EASY}, at_halt={"easy": HARD})
-    content = as_json(evaluation, Path("run"))
-    assert content["at_halt"] == {
-        key: as_json(Evaluation({"easy": HARD}), Path())[key] for key in ("metrics", "sets")
-    }
-    assert "at_halt" not in as_json(Evaluation({"easy": EASY}), Path("run"))
-    _, last, halt, _ = as_text(evaluation).splitlines()
-    assert last.split()[:3] == ["easy", "3", "1.0000"]
-    assert halt.startswith("easy, at the halt  6 ")
 
 
 def test_files_get_names_of_their_own() -> None:
