@@ -1,10 +1,10 @@
 """Let a model think about a puzzle, and tell each step as it is computed."""
 
-import queue
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,6 @@ from runtime.text import many
 from training.checkpoint.trained_model import TrainedModel
 
 _MOST_FRAMES = 300
-_MOST_KEPT = 8  # Thoughts that can still be saved.
 Event = dict[str, Any]
 
 
@@ -65,60 +64,47 @@ class Thinker:
     """Thinks about one puzzle at a time; a new one ends the one before."""
 
     def __init__(self) -> None:
-        self._number, self._lock = 0, threading.Lock()
-        self._kept: dict[int, list[Frame]] = {}
+        self._numbers, self._lock = count(1), Lock()
+        self._newest, self._frames = 0, list[Frame]()
 
-    def events(self, trained: TrainedModel, puzzle: Puzzle, asked: Asked) -> Iterator[Event]:
-        """Yield what happens: a `frame` for the puzzle and for each step as it is done, then `done`
+    def think(
+        self, trained: TrainedModel, puzzle: Puzzle, asked: Asked, tell: Callable[[Event], object]
+    ) -> None:
+        """Tell what happens: a `frame` for the puzzle and for each step as it is done, then `done`
         with the frames of the chain that answers, from which of them on the answer stays
         (`settled`), a `summary`, the number under which the thought can be saved, and which
         checkpoint of its run this was; or `error` with a sentence.
         """
-        self._number += 1
-        number, told = self._number, queue.Queue[Event | None]()
+        self._newest = number = next(self._numbers)
 
-        def tell(event: Event) -> None:
-            if number != self._number:
+        def go_on(event: Event) -> None:
+            if number != self._newest:
                 raise _Cancelled("stopped")
-            told.put(event)
+            tell(event)
 
-        def work() -> None:
-            try:
-                with self._lock:
-                    frames, summary = _think(trained, puzzle, asked, tell)
-                    self._keep(number, frames)
-                    done = [shown(frame) for frame in frames]
-                    about = {"summary": summary, "train_step": trained.step, "thought": number}
-                    tell({"done": done, "settled": _settled(frames), **about})
-            except (_Cancelled, *MISTAKES) as error:
-                told.put({"error": str(error)})
-            except Exception as error:
-                # Of the model itself, or of the machine: the page stays, and says so.
-                told.put({"error": f"{type(error).__name__}: {error}"})
-            finally:
-                told.put(None)
-
-        threading.Thread(target=work, daemon=True).start()
         try:
-            yield from iter(told.get, None)
-        finally:
-            if number == self._number:
-                self._number += 1  # The page has gone.
-
-    def _keep(self, number: int, frames: list[Frame]) -> None:
-        self._kept[number] = frames
-        for old in sorted(self._kept)[:-_MOST_KEPT]:
-            del self._kept[old]
+            with self._lock:
+                frames, summary = _think(trained, puzzle, asked, go_on)
+                done = [shown(frame) for frame in frames]
+                about = {"summary": summary, "train_step": trained.step, "thought": number}
+                self._frames = frames
+                go_on({"done": done, "settled": _settled(frames), **about})
+        except (ConnectionError, TimeoutError):
+            return  # The page has gone.
+        except (_Cancelled, *MISTAKES) as error:
+            tell({"error": str(error)})
+        except Exception as error:
+            # Of the model itself, or of the machine: the page stays, and says so.
+            tell({"error": f"{type(error).__name__}: {error}"})
 
     def saved(self, number: int, form: str) -> bytes:
-        """Return a thought as a file, whose suffix is `form`.
+        """Return the last thought as a file, whose suffix is `form`.
 
         Raises:
-            ConfigError: it is too long ago, or a GIF cannot be written here.
+            ConfigError: another one has begun since, or a GIF cannot be written here.
         """
-        if number not in self._kept:
+        if number != self._newest or not (frames := self._frames):
             raise ConfigError("this thought is too long ago: solve the puzzle again")
-        frames = self._kept[number]
         with TemporaryDirectory() as folder:
             path = Path(folder, f"thinking.{form}")
             animate(frames, path, f"A {frames[0].board.puzzle.kind.name}, step by step")

@@ -151,44 +151,23 @@ function showTab(tab) {
   const usable = numbers.find((number) => !all[number].error);
   if (usable === undefined) return say(NO_LIST[tab]);
   $("which").value = usable;
+  drawFilters();
   listRows(true);
 }
 
-function addFilter(text, ...input) { $("filters").append(make("label", {}, `${text} `, ...input)); }
-
-function listAgain() { soon(() => { state.page = 0; listRows(false); }); }
-
-function number(id, placeholder) {
-  return make("input", { type: "number", step: "any", id, placeholder: +(+placeholder).toPrecision(4), oninput: listAgain });
-}
-
-function drawFilters(bounds, names) {
-  $("filters").replaceChildren();
-  if (state.tab === "records") {
-    addFilter("wrong ones only", make("input", { type: "checkbox", id: "wrong-only", checked: true, oninput: listAgain }));
-  } else if (!model().board.hint) addFilter("name contains", make("input", { id: "text", oninput: listAgain }));
-  for (const [name, [low, high]] of Object.entries(bounds)) {
-    if (low < high) addFilter(names[name], number(`low-${name}`, low), " to ", number(`high-${name}`, high));
-  }
-}
-
-/** The bounds that were typed; who typed one of two leaves the other open. */
-function typedBounds() {
-  const bounds = {};
-  document.querySelectorAll("[id^='low-']").forEach((low) => {
-    const name = low.id.slice(4), high = $(`high-${name}`);
-    if (low.value || high.value) bounds[name] = [low.value ? +low.value : -1e300, high.value ? +high.value : 1e300];
-  });
-  return bounds;
+function drawFilters() {
+  const again = () => soon(() => { state.page = 0; listRows(false); });
+  const filter = (text, input) => $("filters").append(make("label", {}, `${text} `, make("input", { ...input, oninput: again })));
+  if (state.tab === "records") filter("wrong ones only", { type: "checkbox", id: "wrong-only", checked: true });
+  else if (!model().board.hint) filter("name contains", { id: "text" });
 }
 
 const listRows = trying(async (isNew) => {
   const listing = ++state.listing;
   const asked = { model: +$("model").value, of: state.tab, number: +$("which").value, page: state.page };
-  const filters = isNew ? {} : { bounds: typedBounds(), text: $("text")?.value || "", wrong_only: $("wrong-only")?.checked ?? true };
+  const filters = { text: $("text")?.value || "", wrong_only: $("wrong-only")?.checked ?? true };
   const answer = await ask("rows", { ...asked, ...filters });
   if (listing !== state.listing) return;  // Something else was asked for since.
-  if (isNew) drawFilters(answer.bounds, answer.names);
   const pages = Math.max(1, Math.ceil(answer.total / answer.per_page));
   $("pages").textContent = `${answer.total.toLocaleString("en")} puzzles, page ${state.page + 1} of ${pages}`;
   $("before").disabled = state.page === 0;
