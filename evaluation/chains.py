@@ -147,7 +147,6 @@ def think_longer(
         for breadth in sorted(set(settings.breadth))
         for select in _choices(settings, breadth)
     ]
-    views = views if settings.perturbs_views else None
     thinker = _Thinker(forward, model, ranks, settings, views, depths, lines)
     judged: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
     first_row = ranks.rank * batches.local_batch_size
@@ -175,7 +174,7 @@ class _Thinker:
     settings: ThinkingSettings
     views: Views | None
     depths: list[int]
-    lines: list[tuple[int, int, Choice]]
+    lines: Sequence[tuple[int, int, Choice]]
 
     def judge(self, batch: Batch, first_row: int) -> tuple[np.ndarray, np.ndarray]:
         """Let all chains think about a batch; returns which answers are right, bool [b, columns]:

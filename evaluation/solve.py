@@ -10,14 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.kinds.base import Puzzle, Verdict, Views
+from dataset.kinds.base import Puzzle, Verdict
 from evaluation.chains import Found, chosen, ends_of, residual_of, wants_to_halt
 from evaluation.config import ThinkingSettings
 from evaluation.think import Step, chain_steps
-from evaluation.views import Seen, seen_by_chains
+from evaluation.views import Seen, seen_by_chains, views_for
 from models.act import ACTLossHead
 from models.heads.base import Examples
-from runtime.errors import ConfigError
 
 _BATCH_SIZE = 64
 
@@ -138,7 +137,7 @@ def _reason_batch(
     def on_device(arrays: dict[str, np.ndarray]) -> Examples:
         return {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
 
-    views, chains = _views(puzzles[0]) if settings.perturbs_views else None, []
+    views, chains = views_for(settings, puzzles[0].kind, len(puzzles[0].question)), []
     rows = first_row + np.arange(len(puzzles))
     for number, own in enumerate(seen_by_chains(views, settings.seed, rows, settings.breadth[0])):
         arrays = {"inputs": own.boards(inputs).astype(np.int32), "puzzle_identifiers": ids}
@@ -146,13 +145,6 @@ def _reason_batch(
         chains.append(_read(model, steps, own, number, watch))
     told = {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
     return list(_chosen(model, puzzles, told, settings))
-
-
-def _views(puzzle: Puzzle) -> Views:
-    if views := puzzle.kind.views(len(puzzle.question)):
-        return views
-    name = puzzle.kind.name
-    raise ConfigError(f"perturb=symmetry: no symmetry of {name} puzzles is known")
 
 
 def _read(

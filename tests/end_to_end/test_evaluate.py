@@ -18,13 +18,12 @@ from torch import Tensor
 
 import evaluate
 from apps.reports import solving as solve
-from dataset.format.writing import write_puzzles
 from evaluation.config import EvalConfig
-from evaluation.job import beside, global_batch_size, open_dataset, prepare, require_thinking
+from evaluation.job import beside, global_batch_size, prepare, require_thinking
 from models.heads.base import HaltingRule, Outputs
 from models.heads.confidence.model import ConfidenceHead
 from puzzle_dataset import PuzzleDataset
-from runtime.errors import CheckpointError, ConfigError, DatasetError
+from runtime.errors import CheckpointError, ConfigError
 from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_config
 
@@ -129,13 +128,6 @@ def test_other_settings_have_another_file(
     assert job.output == own_run / f"eval_step_12{'_' * bool(name)}{name}.json"
 
 
-def test_a_name_that_is_too_long_is_told_before_the_work(own_run: Path) -> None:
-    depths = list(range(1, 200))
-    config = load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={own_run}", f"depth={depths}"])
-    with pytest.raises(ConfigError, match="File name too long"):
-        prepare(config)
-
-
 def test_a_checkpoint_that_its_run_removes_meanwhile_is_left_unless_it_was_named(
     sudoku_data: Path, save_run: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -156,29 +148,6 @@ def test_a_checkpoint_that_its_run_removes_meanwhile_is_left_unless_it_was_named
         (tmp_path / "gone").rename(run / "step_12")
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        (["breadth=8", "data_path=ARC"], "perturb=symmetry: .*12 tokens and 25 cells"),
-        (["breadth=9", "data_path=MAZES"], "breadth=9: such puzzles have 8 views"),
-        (["breadth=2", "halting=q"], "halting says nothing where depth or breadth is set"),
-    ],
-)
-def test_what_has_no_meaning_is_refused(
-    own_run: Path, arc_data: Path, tmp_path: Path, settings: list[str], told: str
-) -> None:
-    maze = np.full((1, 16), 2, np.uint8)
-    maze[0, :2] = 3, 4
-    write_puzzles(tmp_path / "mazes" / "test", maze, maze, vocab_size=6, views=1)
-    (tmp_path / "mazes" / "identifiers.json").write_text('["<blank>"]\n')
-    folders = {"ARC": str(arc_data), "MAZES": str(tmp_path / "mazes")}
-    own = list(settings)
-    for name, folder in folders.items():
-        own = [setting.replace(f"={name}", f"={folder}") for setting in own]
-    with pytest.raises(ConfigError, match=told):
-        prepare(load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={own_run}", *own]))
-
-
 def test_the_result_lies_in_the_run_and_ends_the_output(
     own_run: Path, sudoku_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,37 +162,6 @@ def test_the_result_lies_in_the_run_and_ends_the_output(
     low, high = (result["sets"]["all"]["metrics"]["exact_accuracy"][key] for key in ("low", "high"))
     assert 0 <= low <= exact <= high <= 1
     assert f"{exact:.4f} [{low:.4f}, {high:.4f}]" in out
-
-
-def test_other_rows_steps_and_batches(own_run: Path, run_evaluation: Run, tmp_path: Path) -> None:
-    whole = run_evaluation(tmp_path / "a.json", f"checkpoint={own_run}", "split=train")
-    assert (whole["metrics"]["count"], whole["metrics"]["steps"]) == (32, 3)
-    fewer = ("split=train", "max_examples=5", "global_batch_size=2")
-    arch = ("arch_overrides.halt_max_steps=7", "arch_overrides.attention=math")
-    part = run_evaluation(tmp_path / "b.json", f"checkpoint={own_run / 'step_12'}", *fewer, *arch)
-    assert (part["metrics"]["count"], part["metrics"]["steps"]) == (5, 7)
-    assert part["arch"]["attention"] == "math"
-    assert part["global_batch_size"] == 2
-
-
-def test_two_data_sets_are_reported_one_by_one_and_together(
-    own_run: Path, sudoku_data: Path, run_evaluation: Run, tmp_path: Path
-) -> None:
-    # The second folder's test split is the first one's training split: other rows, other figures.
-    other = tmp_path / "other"
-    shutil.copytree(sudoku_data / "train", other / "test")
-    run = f"checkpoint={own_run}"
-    first = run_evaluation(tmp_path / "a.json", run)["metrics"]
-    second = run_evaluation(tmp_path / "b.json", run, f"data_path={other}")["metrics"]
-    both = run_evaluation(tmp_path / "c.json", run, f"data_paths=[{sudoku_data},{other}]")
-    assert list(both["sets"]) == ["all", "all1"]
-    for result, name in ((first, "all"), (second, "all1")):
-        metrics = both["sets"][name]["metrics"]
-        assert metrics["accuracy"]["value"] == pytest.approx(result["accuracy"], abs=1e-12)
-    assert first["accuracy"] != second["accuracy"]
-    assert both["metrics"]["count"] == 42
-    expected = (10 * first["accuracy"] + 32 * second["accuracy"]) / 42
-    assert both["metrics"]["accuracy"] == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -276,6 +214,7 @@ def test_mistakes_are_told_before_torch_is_loaded(
         ([run, f"data_path={tasks_data}"], "CheckpointError", "vocab_size 6, not 8"),
         ([run, "output=/proc/nowhere/x.json"], "ConfigError", "output=/proc/nowhere/x.json"),
         ([run, f"output={tmp_path}"], "ConfigError", "is a folder"),
+        ([run, f"depth={list(range(1, 200))}"], "ConfigError", "File name too long"),
     ]
     script = tmp_path / "mistakes.py"
     code = f"""
@@ -298,25 +237,6 @@ assert "torch" not in sys.modules
     assert finished.code == 0, finished.err
 
 
-@pytest.mark.parametrize(
-    ("settings", "code", "told"),
-    [
-        (["checkpoint=nowhere"], 4, "nowhere: no such checkpoint"),
-        (["checkpoint=RUN", "global_batch_size=7"], 2, "global_batch_size=7 .* ranks, 2: try"),
-        (["checkpoint=RUN", "data_path=nowhere"], 3, "nowhere: no such data folder"),
-    ],
-)
-def test_a_mistake_is_one_line_and_an_exit_code(
-    own_run: Path, run_python: Run, settings: list[str], code: int, told: str
-) -> None:
-    arguments = [setting.replace("RUN", str(own_run)) for setting in settings]
-    finished = run_python("evaluate.py", *arguments, env={"WORLD_SIZE": "2", "RANK": "1"})
-    assert finished.code == code
-    assert len(finished.err_lines) == 1
-    assert finished.out == ""
-    assert re.search(told, finished.err_lines[0])
-
-
 def test_a_disk_that_refuses_the_outputs_is_a_mistake_in_the_settings(
     own_run: Path, run_evaluation: Run, tmp_path: Path
 ) -> None:
@@ -326,25 +246,23 @@ def test_a_disk_that_refuses_the_outputs_is_a_mistake_in_the_settings(
     assert not (tmp_path / "result.json").exists()
 
 
-def test_without_a_batch_size_the_runs_own_is_rounded_up_to_the_ranks(own_run: Path) -> None:
-    trained = find_trained_model(own_run, print)
-    config = EvalConfig(checkpoint=str(own_run), split="train")
-    dataset = open_dataset(config, trained)
-    size = partial(global_batch_size, config, trained, dataset)
-    assert [size(world_size) for world_size in (1, 2, 3, 8)] == [4, 4, 6, 8]
-    # Where more fit on each rank, as many; never more than the 32 rows.
-    assert [size(2, fits=fits) for fits in (1, 3, 8, 100)] == [4, 6, 16, 32]
-
-
-def test_where_rows_halt_early_slots_are_few_beside_the_rows(own_run: Path) -> None:
-    trained = find_trained_model(own_run, print)
-    config = EvalConfig(checkpoint=str(own_run), halting="q")
-    rows = SimpleNamespace(num_examples=1000)
-    dataset: Any = SimpleNamespace(sets={"all": rows})
-    size = partial(global_batch_size, config, trained, dataset)
-    assert [size(1), size(1, fits=500), size(4, fits=500)] == [4, 62, 64]
-    rows.num_examples = 100
-    assert size(1, fits=500) == 32
+@pytest.mark.parametrize(
+    ("settings", "num_rows", "expected"),
+    [
+        # Of world_size and what fits on each rank: the run's own, rounded up; never more than rows.
+        ({}, 32, {(1, 0): 4, (3, 0): 6, (8, 0): 8, (2, 8): 16, (2, 100): 32}),
+        # Where rows halt early slots are few beside the rows.
+        ({"halting": "q"}, 1000, {(1, 0): 4, (1, 500): 62, (4, 500): 64}),
+        ({"halting": "q"}, 100, {(1, 500): 32}),
+    ],
+)
+def test_a_batch_has_room_for_what_fits(
+    own_run: Path, settings: dict[str, Any], num_rows: int, expected: dict[tuple[int, int], int]
+) -> None:
+    config = EvalConfig(checkpoint=str(own_run), **settings)
+    dataset: Any = SimpleNamespace(sets={"all": SimpleNamespace(num_examples=num_rows)})
+    size = partial(global_batch_size, config, find_trained_model(own_run, print), dataset)
+    assert {asked: size(*asked) for asked in expected} == expected
 
 
 def test_a_record_of_each_puzzle(own_run: Path, run_evaluation: Run, tmp_path: Path) -> None:
@@ -400,16 +318,6 @@ def test_of_a_head_of_another_name_the_model_tells_whether_it_halts(
     assert run_evaluation(*arguments)["metrics"]["steps"] == 1
 
 
-def test_solving_puzzles_of_the_run(own_run: Path, run_python: Run) -> None:
-    settings = ("count=2", "steps=4", "device=cpu")
-    finished = run_python("scripts/solve.py", f"checkpoint={own_run}", *settings)
-    assert finished.code == 0, finished.err
-    assert finished.out.count("ACT step") == 2
-    assert "settled at step" in finished.out
-    assert "of 4" in finished.out
-    assert re.fullmatch(r"solved: .* of 2", finished.out.splitlines()[-1])
-
-
 def test_several_chains_solve_puzzles(
     own_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -421,29 +329,3 @@ def test_several_chains_solve_puzzles(
     assert len(re.findall(r"^chain [1-5] of 5 answers; [1-5] of them", outs[0], re.M)) == 3
     assert outs[0].count(" of 4") == 3
     assert outs[0] == outs[1] != outs[2]
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        (["breadth=[1,8]"], r"breadth=\[1, 8\]: a puzzle gets one answer"),
-        (["depth=[2,4]"], r"depth=\[2, 4\]: a puzzle gets one answer"),
-        (["depth=2", "steps=2"], "steps and depth are both set"),
-        (["breadth=2", "perturb=init"], "perturb=init: all chains of this model start alike"),
-    ],
-)
-def test_chains_that_a_puzzle_cannot_have_are_refused(
-    own_run: Path, settings: list[str], told: str
-) -> None:
-    with pytest.raises(ConfigError, match=told):
-        solve.main([f"checkpoint={own_run}", "puzzle=1..............4", *settings])
-
-
-def test_puzzles_that_are_none_are_data_mistakes(own_run: Path, run_python: Run) -> None:
-    finished = run_python("scripts/solve.py", f"checkpoint={own_run}", "puzzle=1..x")
-    assert (finished.code, len(finished.err_lines)) == (3, 1)
-    assert "'x'" in finished.err_lines[0]
-    puzzles = {"puzzle=5...............": "1 to 4", f"puzzle={'.' * 36}": "36 cells"}
-    for given, told in (puzzles | {"file=/dev/null": "no puzzle to solve"}).items():
-        with pytest.raises(DatasetError, match=told):
-            solve.main([f"checkpoint={own_run}", given])

@@ -76,19 +76,6 @@ def test_arc_is_scored_in_training_and_afterwards(
     assert submitted == (folder / "submission.json").read_bytes()
 
 
-@pytest.mark.slow
-def test_two_ranks_write_the_files_once(
-    settings: list[str], run_on_ranks: Run, files_of: Any, tmp_path: Path
-) -> None:
-    run_on_ranks(2, "pretrain.py", *settings, "eval_interval=null", "max_steps=null")
-    run = files_of(tmp_path / "run")
-    (record,) = run.eval_records
-    folder = run.folder / f"eval_step_{record['step']}"
-    assert sorted(path.name for path in folder.iterdir()) == list(FILES)
-    votes = json.loads((folder / "arc_tasks.json").read_text())
-    assert [pair["votes"] for pairs in votes.values() for pair in pairs] == [4, 4, 4, 4]
-
-
 def test_evaluators_can_be_chosen_or_left_out(
     settings: list[str],
     tiny_settings: list[str],

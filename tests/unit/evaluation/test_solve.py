@@ -13,7 +13,7 @@ from dataset.sudoku.rules import BOX_SHAPES, grid_to_tokens, tokens_to_grid
 from evaluation import chains
 from evaluation.config import ThinkingSettings
 from evaluation.solve import Glimpse, Reasoning, reason
-from evaluation.views import draw_views, views_of
+from evaluation.views import draw_views, views_for
 from models.act import ACTLossHead
 from models.config import DataFacts
 from models.losses import LOG_PROBS
@@ -202,7 +202,7 @@ def test_the_chain_that_answers_is_the_one_of_an_evaluation(
     monkeypatch.setattr(
         chains, "answers_of", lambda *given: answers.append(answers_of(*given)) or answers[-1]
     )
-    batches, views = EvalBatches(sudokus, global_batch_size=10), views_of(sudokus)
+    batches, views = EvalBatches(sudokus, global_batch_size=10), views_for(settings, SUDOKU, 4)
     chains.think_longer(model, model, batches, Ranks("cpu"), settings, views)
     questions = [tokens_to_grid(row) for row in sudokus.sets["all"].inputs]
     found = list(reason(model, sudokus_of(questions), CPU, settings=settings))
