@@ -141,7 +141,7 @@ def think_longer(
         views: of the puzzles, for `perturb=symmetry`.
     """
     depths = sorted(set(settings.depth or [model.model.eval_max_steps]))
-    lines = [
+    lines: list[tuple[int, int, Choice]] = [
         (depth, breadth, select)
         for depth in depths
         for breadth in sorted(set(settings.breadth))

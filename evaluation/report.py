@@ -200,11 +200,10 @@ def report(evaluation: Evaluation, job: Job, facts: dict[str, Any], seconds: flo
 def report_chains(
     found: list[chains.Figures], job: Job, facts: dict[str, Any], seconds: float
 ) -> None:
-    """Write what thinking longer gave as JSON and CSV, and print it as a table."""
+    """Write what thinking longer gave, and print it as a table."""
     settings = {name: getattr(job.config, name) for name in ThinkingSettings.model_fields}
-    content = facts | {"thinking": settings, "chains": table.as_json(found)}
-    files = {beside(job.output, ".csv"): table.as_csv(found)}
-    publish(job, content, files, chains.as_text(found), f"{seconds:.1f} s")
+    content = facts | {"thinking": settings, "chains": table.plain(found)}
+    publish(job, content, {}, chains.as_text(found), f"{seconds:.1f} s")
     print_headline(content)
 
 

@@ -88,7 +88,7 @@ def report(
 ) -> None:
     """Write what a search gave as JSON, and the records asked for; print it as a table."""
     settings = job.config.search.model_dump()
-    content = facts | {"search": settings, "searchers": table.as_json(figures)}
+    content = facts | {"search": settings, "searchers": table.plain(figures)}
     files = records_of_search(found, job) if job.config.save_records else {}
     publish(job, content, files, search_report.as_text(figures), f"{seconds:.1f} s")
     print_headline(content)
