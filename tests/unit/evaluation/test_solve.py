@@ -16,7 +16,6 @@ from evaluation.solve import Glimpse, Reasoning, reason
 from evaluation.views import draw_views, views_for
 from models.act import ACTLossHead
 from models.config import DataFacts
-from models.losses import LOG_PROBS
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks
 
@@ -54,7 +53,7 @@ def sudokus_of(grids: Sequence[np.ndarray]) -> list[Puzzle]:
 def make_reasoning(*answers: np.ndarray) -> Reasoning:
     steps = len(answers)
     q = np.linspace(0.1, 0.9, steps, dtype=np.float32)
-    return Reasoning(PUZZLE, np.stack(answers), -1.0, 0.5, q, 1 - q, q > 0.5)
+    return Reasoning(PUZZLE, np.stack(answers), q, 1 - q, q > 0.5)
 
 
 def test_reasoning_counts_what_changed_and_what_is_wrong() -> None:
@@ -151,8 +150,6 @@ def test_without_q_nothing_is_said_of_halting(make_model: Make) -> None:
     (reasoning,) = reason(model, [PUZZLE], CPU)
     assert np.isnan(reasoning.q_halt).all()
     assert not reasoning.halts.any()
-    # Only the entropy speaks.
-    assert 0 < reasoning.confidence < 1
 
 
 def test_halts_are_those_of_the_rule(make_model: Make) -> None:
@@ -213,24 +210,3 @@ def test_the_chain_that_answers_is_the_one_of_an_evaluation(
     assert {reasoning.num_chains for reasoning in found} == {3}
     # Without noise the first chain changes least.
     assert any(reasoning.chain for reasoning in found) or (select, perturb) == ("residual", "noise")
-
-
-@pytest.mark.parametrize("loss_type", LOG_PROBS)
-@pytest.mark.parametrize("no_ACT_continue", [False, True])
-def test_the_last_answer_is_rated_by_the_probabilities_of_the_loss(
-    make_model: Make, loss_type: str, no_ACT_continue: bool
-) -> None:
-    settings = {"loss": {"loss_type": loss_type}, "no_ACT_continue": no_ACT_continue}
-    model = make_model(FACTS, **settings)
-    (reasoning,) = reason(model, [PUZZLE], CPU)
-    carry = model.model.initial_carry(examples_of(QUESTION))
-    with torch.no_grad():
-        for _ in range(3):
-            carry, outputs = model.model(carry, examples_of(QUESTION))
-    log_probs = LOG_PROBS[loss_type](outputs["logits"])[0].double().numpy()
-    assert reasoning.log_prob == pytest.approx(log_probs.max(-1).sum(), rel=1e-4)
-    q_halt = float(outputs["q_halt_logits"])
-    gap = q_halt if no_ACT_continue else q_halt - float(outputs["q_continue_logits"])
-    entropy = -(np.exp(log_probs) * log_probs).sum(-1).mean()
-    rated = (1 - entropy / np.log(6)) / (1 + np.exp(-gap))
-    assert reasoning.confidence == pytest.approx(rated, rel=1e-4)

@@ -28,9 +28,7 @@ def thinking(q_halt: tuple[float, ...] = (0.25, 0.875)) -> Reasoning:
     first[0, 1] = 1
     q = np.array(q_halt, np.float32)
     certainty = np.full((2, 4, 4), 0.5, np.float32)
-    return Reasoning(
-        PUZZLE, np.stack([first, SOLUTION]), -1, 0.5, q, q, q > 0.6, 0, 1, 1, certainty
-    )
+    return Reasoning(PUZZLE, np.stack([first, SOLUTION]), q, q, q > 0.6, 0, 1, 1, certainty)
 
 
 def test_a_model_without_q_says_nothing_of_it() -> None:
