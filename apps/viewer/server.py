@@ -20,8 +20,6 @@ from apps.reports.asking import note_on
 from apps.reports.boards import Board, asked, draw, draw_panels, panels_of
 from apps.viewer.shelf import MISTAKES, Model, Shelf, at, label
 from apps.viewer.thinking import Asked, Event, Thinker, svg_of
-from dataset.arc.tasks import Task, encode_canvas, parse_task
-from dataset.kinds.arc import ARC, arc_puzzles
 from dataset.kinds.base import Puzzle
 from dataset.kinds.sudoku import SUDOKU
 from evaluation.puzzles import parse_puzzle
@@ -48,14 +46,11 @@ _HEADERS = {
 
 
 class Typed(Schema):
-    """A puzzle that was typed, drawn or loaded; or (data, row) one of a data set."""
+    """A puzzle that was typed or drawn; or (data, row) one of a data set."""
 
-    text: str | None = Field(None, max_length=200_000)
-    task: dict[str, Any] | None = None
-    task_name: str = Field("", max_length=200)
-    test_input: CountOrZero = 0
+    text: str = Field("", max_length=200_000)
     data: CountOrZero | None = None
-    row: CountOrZero | None = None
+    row: CountOrZero = 0
 
 
 class PuzzleRequest(Schema):
@@ -223,14 +218,11 @@ class _Desk:
         """Draw a puzzle, with the demonstrations of its task, and say what is known of it."""
         request = validate(PuzzleRequest, sent)
         typed, puzzle = request.puzzle, self._puzzle(request.puzzle, self._model(request.model))
-        pairs = list[Puzzle]()
-        if typed.data is not None:
-            pairs = self._shelf.data[typed.data].demonstrations(puzzle)
-        elif typed.task is not None:
-            pairs = _demonstrations(_task(typed))
-        called = puzzle.name if typed.data is None else label(puzzle)
         told = {"svg": svg_of(asked(puzzle)), "text": _text(puzzle), "note": note_on(puzzle)}
-        return {**told, "label": called, "pairs": [_pair_drawn(pair) for pair in pairs]}
+        if typed.data is None:
+            return {**told, "label": "", "pairs": []}
+        pairs = self._shelf.data[typed.data].demonstrations(puzzle)
+        return {**told, "label": label(puzzle), "pairs": [_pair_drawn(pair) for pair in pairs]}
 
     def example(self, sent: Any) -> Event:
         """Choose a puzzle of a model's data, its own and what it was not trained on first; without
@@ -246,7 +238,9 @@ class _Desk:
                 return {"data": number, "row": row, "text": _text(data.puzzles([row])[0])}
         made = (model.kind or SUDOKU).example(model.size, request.seed)
         if made is None:
-            raise ConfigError("no data of this model was found: load or type a puzzle")
+            raise ConfigError(
+                "no data of this model was found: type a puzzle, or name its data set"
+            )
         return {"text": _text(made)}
 
     def rows(self, sent: Any) -> Event:
@@ -294,16 +288,12 @@ class _Desk:
         kind, facts = model.kind, model.trained.facts
         if typed.data is not None:
             data = at(self._shelf.data, typed.data, "data set")
-            puzzle = model.as_known(data.puzzles([typed.row or 0])[0])
-        elif typed.task is not None:
-            puzzles = arc_puzzles(_task(typed), model.identifiers)
-            puzzle = at(puzzles, typed.test_input, "test input")
+            puzzle = model.as_known(data.puzzles([typed.row])[0])
         elif kind and not kind.board(model.size).hint:
-            told = "are loaded from a file, or chosen from a data set"
-            raise DatasetError(f"{kind.name} puzzles {told}")
+            raise DatasetError(f"{kind.name} puzzles are chosen from a data set")
         else:
             try:
-                puzzle = parse_puzzle(typed.text or "", kind)
+                puzzle = parse_puzzle(typed.text, kind)
             except ValueError as error:
                 raise DatasetError(str(error)) from None
         if kind is not None and puzzle.kind is not kind:
@@ -320,18 +310,6 @@ def _told(name: str, tell: Callable[[], Event]) -> Event:
         return {"name": name, **tell()}
     except MISTAKES as error:
         return {"name": name, "error": str(error)}
-
-
-def _task(typed: Typed) -> Task:
-    name = typed.task_name or "task"
-    return parse_task(name, typed.task, "the task", is_evaluation=True, outputs_may_lack=True)
-
-
-def _demonstrations(task: Task) -> list[Puzzle]:
-    """Return the pairs of a task that show what it asks for."""
-    pairs = [(given, made) for given, made in task.train if made is not None]
-    canvases = [[ARC.to_grid(encode_canvas(grid)) for grid in pair] for pair in pairs]
-    return [Puzzle(ARC, given, made) for given, made in canvases]
 
 
 def _pair_drawn(pair: Puzzle) -> str:

@@ -202,11 +202,10 @@ def test_arc_is_listed_by_task_with_its_demonstrations(
     for name, row in (("first", first), ("second", second)):
         assert row["words"] == f"task {name}, puzzle {row['row']}, 2 cells of the input"
     assert client.ask("rows", **listed, text="SEC")["rows"] == [second]
-    for puzzle in (
-        {"data": listed["number"], "row": second["row"]},
-        {"task": task, "task_name": "first"},
-    ):
-        assert len(client.ask("board", model=model, puzzle=puzzle)["pairs"]) == 2
+    puzzle = {"data": listed["number"], "row": second["row"]}
+    assert len(client.ask("board", model=model, puzzle=puzzle)["pairs"]) == 2
+    told = client.refused("board", model=model, puzzle={"text": "12"})
+    assert told == "ARC puzzles are chosen from a data set"
 
 
 @pytest.mark.parametrize(
@@ -219,7 +218,6 @@ def test_arc_is_listed_by_task_with_its_demonstrations(
         ({"puzzle": {"data": 99, "row": 0}}, "there is no data set with number 99"),
         ({"puzzle": {"data": 0, "row": 10**9}}, "none with number 1000000000"),
         ({"puzzle": {"data": -1, "row": 0}}, "puzzle.data"),
-        ({"puzzle": {"task": {"train": 1}}}, "the task: task task: train is 1"),
         ({"puzzle": {"text": EMPTY}, "depth": 10**6}, "depth"),
         ({"puzzle": {"text": EMPTY}, "model": 7}, "there is no model with number 7"),
         ({"puzzle": {"text": EMPTY}, "path": "/etc/passwd"}, "path"),

@@ -8,8 +8,8 @@ const NO_LIST = {
   data: "no data set with puzzles of this model's kind and size was found",
   records: "no evaluation of this model has records: run evaluate.py with save_records=true",
 };
-// `chosen`: a puzzle of a data set; null: the one in the editor, or the ARC task that was loaded.
-const state = { found: null, chosen: null, task: null, tab: "own", page: 0, asking: null, listing: 0, soon: 0, thought: null };
+// `chosen`: a puzzle of a data set; null: the one in the editor.
+const state = { found: null, chosen: null, tab: "own", page: 0, asking: null, listing: 0, soon: 0, thought: null };
 
 function model() {
   const chosen = state.found?.models[+$("model").value];
@@ -37,8 +37,7 @@ function wanted() {
   if (state.chosen) return state.chosen;
   if (state.tab !== "own") throw new Error("choose a puzzle of the list");
   if (model().board.hint) return { text: editor.text() };
-  if (!state.task) throw new Error("load an ARC task, or choose one of a data set");
-  return { task: state.task.content, task_name: state.task.name, test_input: Math.max(0, +$("test-input").value - 1) };
+  throw new Error("choose one of a data set");
 }
 
 /** End what is under way; what comes later of it is dropped. */
@@ -77,20 +76,8 @@ const another = trying(async () => {
   const asking = begin(), seed = Math.floor(Math.random() * 2 ** 31);
   const found = await ask("example", { model: +$("model").value, seed });
   if (state.asking !== asking) return;
-  state.task = null;
   state.chosen = !model().board.hint ? { data: found.data, row: found.row } : null;
   if (!state.chosen) editor.fill(found.text);
-  await preview();
-});
-
-const loadTask = trying(async () => {
-  const [file] = $("task").files;
-  if (!file) return;
-  if (file.size > 900000) throw new Error(`${file.name}: ${file.size} bytes; accepted: at most 900,000`);
-  let content;
-  try { content = JSON.parse(await file.text()); } catch { throw new Error(`${file.name}: not JSON`); }
-  state.task = { name: file.name.replace(/\.json$/, ""), content };
-  state.chosen = null;
   await preview();
 });
 
@@ -251,7 +238,7 @@ const copyLink = trying(async () => {
 /** Offer what a model can be asked: its kind of board, its data, its evaluations. */
 function useModel() {
   const { board, size, searches, steps } = model();
-  Object.assign(state, { chosen: null, task: null });
+  state.chosen = null;
   begin();
   player.reset();
   document.body.dataset.cells = board.cells;
@@ -300,8 +287,7 @@ const leaveTab = trying((tab) => {
 editor.onChange(typed);
 $("model").onchange = chooseModel;
 $("another").onclick = another;
-$("clear").onclick = trying(() => { state.task = null; $("task").value = ""; editor.clear(); typed(); });
-$("task").onchange = $("test-input").onchange = loadTask;
+$("clear").onclick = trying(() => { editor.clear(); typed(); });
 $("solve").onclick = solve;
 $("play").onclick = player.play;
 $("back").onclick = () => player.step(-1);
