@@ -10,7 +10,7 @@ the number of ranks changes a bit of any result.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -109,12 +109,12 @@ class PuzzleNames:
             raise DatasetError(f"{self._source}: identifier {identifier}: {error}") from None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class Votes:
     """Number of votes for a grid; sum of their sigmoid(q_halt), each floored to 2**-128 units."""
 
-    count: int = 0
-    q_sum: int = 0
+    count: int
+    q_sum: int
 
     @property
     def mean_q(self) -> float:
@@ -128,7 +128,8 @@ class Tally:
     def __init__(self) -> None:
         self.num_predictions = 0
         self.num_unmatched = 0  # Rows without a vote: their undone input is none of their task.
-        self._votes: dict[tuple[str, bytes], dict[bytes, Votes]] = defaultdict(dict)
+        self._votes: dict[tuple[str, bytes], Counter[bytes]] = defaultdict(Counter)
+        self._q_sums: dict[tuple[str, bytes], Counter[bytes]] = defaultdict(Counter)
 
     def add_rows(
         self,
@@ -159,27 +160,24 @@ class Tally:
             if all(pair.input_key != input_key for pair in tasks.get(task, ())):
                 self.num_unmatched += 1
                 continue
-            key = grid_key(undo_grid(answer, view, colours))
-            self._add((task, input_key), key, Votes(1, _fixed_point_sigmoid(q_logit)))
+            place, key = (task, input_key), grid_key(undo_grid(answer, view, colours))
+            self._votes[place][key] += 1
+            self._q_sums[place][key] += _fixed_point_sigmoid(q_logit)
 
     def merge(self, other: "Tally") -> None:
         """Add the votes of other rows."""
         self.num_predictions += other.num_predictions
         self.num_unmatched += other.num_unmatched
-        for place, grids in other._votes.items():
-            for key, votes in grids.items():
-                self._add(place, key, votes)
-
-    def _add(self, place: tuple[str, bytes], key: bytes, more: Votes) -> None:
-        votes = self._votes[place].setdefault(key, Votes())
-        votes.count += more.count
-        votes.q_sum += more.q_sum
+        for place in other._votes:
+            self._votes[place].update(other._votes[place])
+            self._q_sums[place].update(other._q_sums[place])
 
     def ranked(self, task: str, input_key: bytes) -> list[tuple[bytes, Votes]]:
         """Return the grids voted for, best first, by key; of equal votes and equal Q the lowest,
         narrowest grid with the lowest colours first.
         """
-        grids = self._votes.get((task, input_key), {})
+        counts, q_sums = (each.get((task, input_key), {}) for each in (self._votes, self._q_sums))
+        grids = {key: Votes(count, q_sums[key]) for key, count in counts.items()}
         return sorted(grids.items(), key=lambda item: (-item[1].count, -item[1].q_sum, item[0]))
 
 
@@ -211,11 +209,9 @@ def score(tasks: Tasks, tally: Tally, ks: Sequence[int] = PASS_KS) -> Scores:
         for name, pairs in tasks.items()
     ]
     scored = [of_task for of_task in places if of_task]
-    if not scored:
-        return Scores({}, {}, 0)
     shares = {
         k: [sum(place is not None and place <= k for place in one) / len(one) for one in scored]
-        for k in ks
+        for k in (ks if scored else ())
     }
     return Scores(
         per_test_output={k: math.fsum(values) / len(scored) for k, values in shares.items()},
