@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from evaluation.evaluators.base import Evaluator, build_evaluators, build_fitting
+from evaluation.evaluators.base import Evaluator, build_evaluators
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.process import (
@@ -61,7 +61,7 @@ def main(overrides: list[str]) -> None:
     evaluators = {}
     if test_set is not None:
         evaluators = build_evaluators(config.active_evaluators, test_set)
-        evaluators |= build_fitting(config.inherited_evaluators, test_set, warn)
+        evaluators |= build_evaluators(config.inherited_evaluators, test_set, warn)
     start = Start(config, train_set, test_set, evaluators, train_set.fingerprint())
     with ExitStack() as opened:
         if env_rank() == 0:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dataset.kinds.base import Views, kind_named
 from evaluation.config import EvalConfig, EvalSearchSettings
-from evaluation.evaluators.base import Evaluator, build_evaluators, build_fitting
+from evaluation.evaluators.base import Evaluator, build_evaluators
 from evaluation.views import views_for
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
@@ -65,7 +65,7 @@ def prepare(config: EvalConfig) -> Job:
         asked, run = config.evaluators, trained.run
         evaluators = build_evaluators(run.active_evaluators if asked is None else asked, dataset)
         if asked is None:
-            evaluators |= build_fitting(run.inherited_evaluators, dataset, warn)
+            evaluators |= build_evaluators(run.inherited_evaluators, dataset, warn)
     batch_size = global_batch_size(config, trained, dataset, env_world_size())
     differs = what_differs(config, trained, dataset)
     output = output_path(config, trained, differs)

@@ -89,9 +89,9 @@ def flatten(evaluation: Evaluation) -> dict[str, float]:
     return {f"eval/{name}": found[name] for name in names}
 
 
-def as_json(evaluation: Evaluation, folder: Path, suffix: str = "") -> dict[str, Any]:
+def as_json(evaluation: Evaluation, paths: Mapping[str, Path]) -> dict[str, Any]:
     """Return the figures as JSON-ready values: `metrics` over all sets, `sets` one by one with
-    their intervals, and `evaluators` with their metrics, details and files in `folder`.
+    their intervals, and `evaluators` with their metrics, details and files, which are at `paths`.
 
     A figure that is not finite becomes text ("nan"), since JSON has no number for it.
     """
@@ -107,17 +107,12 @@ def as_json(evaluation: Evaluation, folder: Path, suffix: str = "") -> dict[str,
         name: {
             "metrics": found.metrics,
             "details": found.details,
-            "files": [str(folder / named(file, suffix)) for file in found.files],
+            "files": [str(paths[name]) for name in found.files],
         }
         for name, found in evaluation.findings.items()
     }
     together = {name: table.plain(value) for name, value in pooled(evaluation.sets).items()}
     return {"metrics": together, "sets": sets, "evaluators": evaluators}
-
-
-def named(file: str, suffix: str) -> str:
-    """Return the name of an evaluator's file with `suffix` behind its stem."""
-    return f"{Path(file).stem}{suffix}{Path(file).suffix}"
 
 
 def as_csv(
@@ -177,8 +172,9 @@ def report(evaluation: Evaluation, job: Job, facts: dict[str, Any], seconds: flo
     suffix = "_at_halt" if config.halting == "q" else ""
     if config.output is None:
         suffix = output.stem.removeprefix(f"eval_{job.trained.weights.name}")
-    content = facts | as_json(evaluation, output.parent, suffix)
-    files = {}
+    paths = {name: Path(name) for name in evaluation.files}
+    paths = {n: output.with_name(f"{path.stem}{suffix}{path.suffix}") for n, path in paths.items()}
+    content, files = facts | as_json(evaluation, paths), {}
     if config.save_records:
         known = {
             name: {"rating": job.dataset.sets[name].example_ratings()}
@@ -187,14 +183,12 @@ def report(evaluation: Evaluation, job: Job, facts: dict[str, Any], seconds: flo
         }
         files |= records(job, as_csv(evaluation.records, known), evaluation.answers)
     for name, made in evaluation.files.items():
-        files[output.parent / named(name, suffix)] = as_line(made())
+        files[paths[name]] = as_line(made())
     number = sum(result.num_examples for result in sets.values())
     took = f"{number:,} puzzles in {seconds:.1f} s: {number / seconds:,.1f} a second"
-    publish(job, content, files, as_text(evaluation), took)
-    exact, score = pooled(sets).get("exact_accuracy"), score_of(content)
+    exact = pooled(sets).get("exact_accuracy")
     known = "no puzzle has labels" if exact is None else f"{exact:.4f}"
-    others = "" if score is None or score.name == "exact_accuracy" else f"{score}\n"
-    sys.stdout.write(f"exact_accuracy: {known}\n{others}")
+    publish(job, content, files, as_text(evaluation), took, f"exact_accuracy: {known}")
 
 
 def report_chains(
@@ -204,7 +198,6 @@ def report_chains(
     settings = {name: getattr(job.config, name) for name in ThinkingSettings.model_fields}
     content = facts | {"thinking": settings, "chains": table.plain(found)}
     publish(job, content, {}, chains.as_text(found), f"{seconds:.1f} s")
-    print_headline(content)
 
 
 def records(job: Job, lines: str, answers: Mapping[str, Any]) -> dict[Path, str]:
@@ -215,10 +208,15 @@ def records(job: Job, lines: str, answers: Mapping[str, Any]) -> dict[Path, str]
 
 
 def publish(
-    job: Job, content: Mapping[str, Any], files: Mapping[Path, str], text: str, took: str
+    job: Job,
+    content: Mapping[str, Any],
+    files: Mapping[Path, str],
+    text: str,
+    took: str,
+    exact: str = "",
 ) -> None:
     """Write a result as JSON, and further files of it; print it as the text given, with what was
-    measured and how long it took.
+    measured and how long it took, the line that says the exact accuracy, and the headline.
 
     Raises:
         ConfigError: there is no room for all files; none is written.
@@ -230,13 +228,11 @@ def publish(
         path = error.filename or job.output
         raise ConfigError(f"output={path}: cannot be written: {error.strerror}") from None
     weights = f" ({content['weights']} weights)" if content["weights"] else ""
-    sys.stdout.write(
-        f"checkpoint: {content['checkpoint']}{weights}\ndata: {', '.join(content['data'])}\n\n"
-        f"{text}\n\n{took}\nwritten: {', '.join(map(str, written))}\n"
-    )
-
-
-def print_headline(content: Mapping[str, Any]) -> None:
-    """Print the line that says the headline of a result, where it has one."""
-    if score := score_of(content):
-        sys.stdout.write(f"{score}\n")
+    score = score_of(content)
+    lines = [
+        f"checkpoint: {content['checkpoint']}{weights}\ndata: {', '.join(content['data'])}\n",
+        f"{text}\n\n{took}\nwritten: {', '.join(map(str, written))}",
+        *([exact] if exact else []),
+        *([str(score)] if score and not (exact and score.name == "exact_accuracy") else []),
+    ]
+    sys.stdout.write("\n".join([*lines, ""]))

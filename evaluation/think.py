@@ -190,11 +190,6 @@ class Thought:
     answers: Tensor | None = None
 
 
-def think(forward: Forward, model: ACTLossHead, examples: Examples) -> LossOutput:
-    """Run all ACT steps on fresh examples, in evaluation mode; returns the last step."""
-    return model.measure(_all_steps(forward, model, examples)[0])
-
-
 def thoughts(
     forward: Forward,
     model: ACTLossHead,

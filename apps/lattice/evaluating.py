@@ -17,7 +17,7 @@ from evaluation import table
 from evaluation.job import Job, beside
 from evaluation.measure import Prepared, Report
 from evaluation.records import Answers, size_of_answers
-from evaluation.report import print_headline, publish, records
+from evaluation.report import publish, records
 from models.act import ACTLossHead
 from models.registry import build_model
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
@@ -91,7 +91,6 @@ def report(
     content = facts | {"search": settings, "searchers": table.plain(figures)}
     files = records_of_search(found, job) if job.config.save_records else {}
     publish(job, content, files, search_report.as_text(figures), f"{seconds:.1f} s")
-    print_headline(content)
     for path in job.output.parent.glob(f"{ledger_prefix(job).name}.*.jsonl"):
         path.unlink(missing_ok=True)  # The result is written.
 

@@ -59,12 +59,15 @@ class Evaluator(Protocol):
 
 
 def build_evaluators(
-    chosen: Iterable[EvaluatorConfig | str], dataset: PuzzleDataset
+    chosen: Iterable[EvaluatorConfig | str],
+    dataset: PuzzleDataset,
+    say: Callable[[str], None] | None = None,
 ) -> dict[str, Evaluator]:
     """Build evaluators for a test set, by name.
 
     Args:
         chosen: their settings; a name where there are none.
+        say: of those of a data set chosen by name: is told which do not fit, and are left out.
     Raises:
         DatasetError: the data are not of this kind, or lack a file that is needed; says which.
     """
@@ -73,21 +76,11 @@ def build_evaluators(
         try:
             evaluators[config.name] = EVALUATORS.load(config.name)(config, dataset)
         except DatasetError as error:
-            needed = f"needed by evaluators=[{config.name}]; evaluators=[] does without"
-            raise DatasetError(f"{error} ({needed})") from None
-    return evaluators
-
-
-def build_fitting(
-    inherited: Iterable[EvaluatorConfig], dataset: PuzzleDataset, say: Callable[[str], None]
-) -> dict[str, Evaluator]:
-    """Build the evaluators of another data set that fit a test set; `say` is told of the others."""
-    evaluators: dict[str, Evaluator] = {}
-    for config in inherited:
-        try:
-            evaluators |= build_evaluators([config], dataset)
-        except DatasetError as error:
-            say(f"the evaluator {config.name} of the data set chosen by name is left out: {error}")
+            asked = f"evaluators=[{config.name}]"
+            if say is None:
+                needed = f"needed by {asked}; evaluators=[] does without"
+                raise DatasetError(f"{error} ({needed})") from None
+            say(f"{asked} of the data set chosen by name is left out: {error}")
     return evaluators
 
 

@@ -11,13 +11,7 @@ from pydantic import TypeAdapter
 
 from dataset.format.writing import write_puzzles
 from dataset.kinds import AnyEvaluator
-from evaluation.evaluators.base import (
-    AnsweredRows,
-    Evaluator,
-    Findings,
-    build_evaluators,
-    build_fitting,
-)
+from evaluation.evaluators.base import AnsweredRows, Evaluator, Findings, build_evaluators
 from evaluation.measure import evaluate
 from evaluation.metrics import wilson
 from models.act import ACTLossHead
@@ -111,8 +105,9 @@ def test_inherited_evaluators_are_left_out_with_a_line_where_they_do_not_fit(
 ) -> None:
     said: list[str] = []
     (config,) = TypeAdapter(list[AnyEvaluator]).validate_python(["arc"])
-    assert list(build_fitting([config], PuzzleDataset([arc_data], "test"), pytest.fail)) == ["arc"]
-    assert build_fitting([config], PuzzleDataset([sudoku_data], "test"), said.append) == {}
+    fitting, other = (PuzzleDataset([data], "test") for data in (arc_data, sudoku_data))
+    assert list(build_evaluators([config], fitting, pytest.fail)) == ["arc"]
+    assert build_evaluators([config], other, said.append) == {}
     assert "expected 12 tokens on a square canvas" in said[0]
 
 
