@@ -123,15 +123,8 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     before = saved_compiling(checkpoint.state.environment, device) if checkpoint else None
     learner = build_learner(config, arch, start.train_set, ranks, start.weights, before)
     test_batches = start.test_set and eval_batches(config, start.test_set, ranks)
-    evaluate = partial(
-        in_training,
-        forward=learner.forward,
-        batches=test_batches,
-        ranks=ranks,
-        evaluators=start.evaluators,
-        save_outputs=config.eval_save_outputs,
-        run_dir=run_dir,
-    )
+    given = (learner.forward, test_batches, ranks, start.evaluators, config.eval_save_outputs)
+    evaluate = partial(in_training, *given, run_dir)
     num_parameters = sum(p.numel() for p in learner.model.parameters())
     mixer = " (MLP mixer)" if arch.mlp_t else ""
     tell(f"{arch.name}{mixer}: {num_parameters:,} parameters, {arch.forward_dtype}, {ranks}")

@@ -4,7 +4,7 @@ where the result goes.
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
 
@@ -71,15 +71,6 @@ def prepare(config: EvalConfig) -> Job:
     output = output_path(config, trained, differs)
     require_writable(output)
     return Job(config, trained, dataset, facts, evaluators, batch_size, differs, output, views)
-
-
-def looked_for_again(job: Job) -> Job:
-    """Return the job with the newest checkpoint, where a run's folder was named."""
-    config, weights = job.config, job.trained.weights
-    if job.trained.origin is not None or Path(config.checkpoint).resolve() == weights.resolve():
-        return job
-    trained = find_trained_model(Path(config.checkpoint), warn)
-    return replace(job, trained=trained, output=output_path(config, trained, job.differs))
 
 
 def require_thinking(config: EvalConfig, trained: TrainedModel, halts: bool) -> None:

@@ -19,7 +19,7 @@ from evaluation import chains
 from evaluation.config import Halting
 from evaluation.evaluators.base import AnsweredRows, Evaluator
 from evaluation.job import Job, beside, global_batch_size
-from evaluation.metrics import summarize
+from evaluation.metrics import SetResult, summarize
 from evaluation.outputs import OutputError, Outputs, write_json_files
 from evaluation.records import Answers
 from evaluation.report import Evaluation, flatten, report, report_chains
@@ -102,16 +102,15 @@ def with_chains(
 
 
 def in_training(
-    model: ACTLossHead,
-    step: int,
-    before_batch: Callable[[], None],
-    *,
     forward: Forward,
     batches: EvalBatches | None,
     ranks: Ranks,
     evaluators: Mapping[str, Evaluator],
     save_outputs: Sequence[str],
     run_dir: Path,
+    model: ACTLossHead,
+    step: int,
+    before_batch: Callable[[], None],
 ) -> dict[str, float]:
     """Measure the model at a step of a run, on all ranks, without batches nothing; what is written
     goes to `eval_step_N/` in the run's folder. Return the figures by name.
@@ -147,8 +146,7 @@ def evaluate(
 
     Args:
         forward, halting, seed: as `thoughts` takes them.
-        save: receives the outputs of each row's last step; completed by its own context.
-        answers, evaluators: receive this rank's rows with their answers.
+        save, answers, evaluators: receive this rank's rows with their answers.
         before_batch: called before each batch, on all ranks; may raise to break off.
     """
     first_row = ranks.rank * batches.local_batch_size
@@ -161,29 +159,20 @@ def evaluate(
         ranks.mark(f"batch {number + 1} of the evaluation", long=True)
         before_batch()
 
-    answered = thoughts(
-        forward, model, batches, ranks, halting, begin, seed, notes_right=notes_right
-    )
-    shown = bar(answered, "evaluating", "batches", total=len(batches), show=show_progress)
+    answered = thoughts(forward, model, batches, ranks, halting, begin, seed, notes_right)
+    total = len(batches)
     with evaluating(model, ranks, first_row):
-        for thought in shown:
+        for thought in bar(answered, "evaluating", "batches", total=total, show=show_progress):
             step = model.measure(thought.carry)
             values.add(thought, step)
             if save is not None:
                 save.write(thought.set_name, step, thought.count)
             if evaluators or answers is not None:
                 _hand_on(thought, step, first_row, evaluators, answers, model)
-    records = {name: values.of(name, n, ranks) for name, n in batches.num_examples.items()}
-    gather = ranks.gather_objects
-    return Evaluation(
-        {
-            name: summarize({metric: rows[metric] for metric in values.metrics})
-            for name, rows in records.items()
-        },
-        {name: evaluator.finish(gather) for name, evaluator in evaluators.items()},
-        records,
-        {} if answers is None else answers.finish(gather),
-    )
+    sets, records = values.finish(batches.num_examples, ranks)
+    findings = {name: one.finish(ranks.gather_objects) for name, one in evaluators.items()}
+    told = answers.finish(ranks.gather_objects) if answers else {}
+    return Evaluation(sets, findings, records, told)
 
 
 class _Values:
@@ -192,25 +181,39 @@ class _Values:
     def __init__(self, model: ACTLossHead, *, notes_right: bool) -> None:
         self._halts = model.halting_head is not None
         # An evaluation has no target for q_continue.
-        self.metrics = [name for name in model.metric_names if name != "q_continue_loss"]
+        self._metrics = [name for name in model.metric_names if name != "q_continue_loss"]
         steps = range(1, model.model.eval_max_steps + 1) if notes_right else ()
-        self._names = [*self.metrics, "q_halt", "clues", *(f"right_after_{step}" for step in steps)]
+        self._names = [
+            *self._metrics,
+            "q_halt",
+            "clues",
+            *(f"right_after_{step}" for step in steps),
+        ]
         self._rows: dict[str, list[Tensor]] = defaultdict(list)
 
     def add(self, thought: Thought, step: LossOutput) -> None:
         """Take in a batch, measured after its last step."""
         examples, q_halt = step.carry.examples, step.outputs["q_halt_logits"].float().sigmoid()
         columns = [
-            *(step.rows[name] for name in self.metrics),
+            *(step.rows[name] for name in self._metrics),
             q_halt if self._halts else torch.full_like(q_halt, torch.nan),
             (examples["inputs"] == examples["labels"]).sum(-1).float(),
             *(() if thought.right is None else thought.right.unbind(-1)),
         ]
         self._rows[thought.set_name].append(torch.stack(columns, dim=-1))
 
-    def of(self, set_name: str, num_examples: int, ranks: Ranks) -> Mapping[str, np.ndarray]:
-        """Return the values of a set, of all ranks."""
-        return _gather(self._rows[set_name], self._names, num_examples, ranks)
+    def finish(
+        self, num_examples: Mapping[str, int], ranks: Ranks
+    ) -> tuple[dict[str, SetResult], dict[str, Mapping[str, np.ndarray]]]:
+        """Bring all ranks together; returns the figures of each set, and the values of its rows."""
+        records = {
+            name: _gather(self._rows[name], self._names, number, ranks)
+            for name, number in num_examples.items()
+        }
+        return {
+            name: summarize({metric: rows[metric] for metric in self._metrics})
+            for name, rows in records.items()
+        }, records
 
 
 def _hand_on(

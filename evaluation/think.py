@@ -198,7 +198,6 @@ def thoughts(
     halting: Halting,
     begin: Callable[[int], None],
     seed: int = 0,
-    *,
     notes_right: bool = False,
 ) -> Iterator[Thought]:
     """Let a model in evaluation mode think about all batches; yields them in their order.

@@ -23,7 +23,7 @@ from evaluation.job import beside, global_batch_size, prepare, require_thinking
 from models.heads.base import HaltingRule, Outputs
 from models.heads.confidence.model import ConfidenceHead
 from puzzle_dataset import PuzzleDataset
-from runtime.errors import CheckpointError, ConfigError
+from runtime.errors import ConfigError
 from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_config
 
@@ -123,26 +123,6 @@ def test_other_settings_have_another_file(
     asked = [f"checkpoint={own_run}", *(one.replace("OWN", str(sudoku_data)) for one in asked)]
     job = prepare(load_config(EvalConfig, "cfg_evaluate", asked))
     assert job.output == own_run / f"eval_step_12{'_' * bool(name)}{name}.json"
-
-
-def test_a_checkpoint_that_its_run_removes_meanwhile_is_left_unless_it_was_named(
-    sudoku_data: Path, save_run: Callable[..., Path], tmp_path: Path
-) -> None:
-    run = tmp_path / "step_3"  # A run may have such a name.
-    for step in (11, 12):
-        save_run(run, sudoku_data, step=step)
-    for named, read in ((run, True), (run / "step_12", False)):
-        config = load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={named}", "device=cpu"])
-        job = prepare(config)
-        assert job.trained.step == 12
-        (run / "step_12").rename(tmp_path / "gone")
-        if read:
-            evaluate.run(job)
-            assert json.loads((run / "eval_step_11.json").read_bytes())["step"] == 11
-        else:
-            with pytest.raises(CheckpointError, match="step_12"):
-                evaluate.run(job)
-        (tmp_path / "gone").rename(run / "step_12")
 
 
 def test_the_result_lies_in_the_run_and_ends_the_output(
