@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import Field
 
@@ -31,7 +30,7 @@ from evaluation.config import ArchOverrides, SearchSettings, ThinkingSettings
 from evaluation.solve import Glimpse, reason
 from runtime.device import resolve_device
 from runtime.errors import ConfigError
-from runtime.schema import Count, Schema, StrictBool
+from runtime.schema import Count, Schema
 from runtime.text import many
 from training.checkpoint.trained_model import TrainedModel
 
@@ -46,14 +45,11 @@ class Asked(Schema):
         depth: ACT steps; None: as many as in training.
         breadth: chains.
         rounds: of a search, at most.
-        compare: mark what differs from the right answer, where that is known, instead of what
-            cannot stay by the rules.
     """
 
     depth: Count | None = Field(None, le=1024)
     breadth: Count = Field(1, le=64)
     rounds: Count = Field(200, le=5000)
-    compare: StrictBool = False
 
 
 class _Cancelled(Exception):
@@ -137,30 +133,12 @@ def svg_of(board: Board) -> str:
 
 
 def verdict_on(board: Board) -> str:
-    """Say what is shown on a board; the cells that are counted are those that it marks."""
-    puzzle, answer, look = board.puzzle, board.answer, board.look
-    judged = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
+    """Say what is shown on a board."""
+    puzzle = board.puzzle
     if board.candidates is not None and (left := int((board.candidates.sum(-1) > 1).sum())):
         marked = int(board.wrong.sum())
         return f"{many(left, 'cell')} open" + (f", {marked} wrong" if marked else "")
-    if judged.solved is not False:
-        return judged.words
-    if look.canvas:
-        given, right = panels_of(board)[1:]
-        sizes = ["{} x {}".format(*panel.tokens.shape) for panel in (given, right)]
-        if sizes[0] != sizes[1]:
-            return f"a grid of {sizes[0]} cells; the right one has {sizes[1]}"
-        marked = many(int(given.marked.sum()), "cell")
-        return f"a grid of {sizes[0]} cells, not the right one: it differs in {marked}"
-    is_open = puzzle.kind.to_tokens(answer).reshape(answer.shape) == look.open
-    is_empty = is_open & board.wrong & (look.cells == "written")
-    if board.right is None and not is_empty.any():
-        return judged.words
-    marked = many(int((board.wrong & ~is_empty).sum()), "cell")
-    said = f"not a solution: {marked} cannot stay"
-    if board.right is not None:
-        said = f"not the right answer: it differs in {marked}"
-    return f"{said}, {int(is_empty.sum())} left empty" if is_empty.any() else said
+    return puzzle.kind.judge(puzzle.question, board.answer, puzzle.target).words
 
 
 def _settled(frames: list[Frame]) -> int:
@@ -175,24 +153,12 @@ def _think(
 ) -> tuple[list[Frame], str]:
     """Return the frames of the chain that answers, and what there is to say of the whole."""
     device = torch.device(resolve_device("auto"))
-    right, note = _right_answer(puzzle, compare=settings.compare)
-    if note:
+    if puzzle.target is None and (note := note_on(puzzle)):
         tell({"note": note})
     tell({"frame": shown(Frame(asked(puzzle), "the puzzle", []))})
     look = _search if trained.run.arch.searches else _reason
-    frames, summary = look(trained, puzzle, settings, device, right, tell)
+    frames, summary = look(trained, puzzle, settings, device, tell)
     return thinned(frames, _MOST_FRAMES), summary
-
-
-def _right_answer(puzzle: Puzzle, *, compare: bool) -> tuple[np.ndarray | None, str]:
-    """Return the right answer, where it is to be compared with, and what people have to know."""
-    if puzzle.target is None and (note := note_on(puzzle)):
-        return None, note
-    if not compare:
-        return None, ""
-    right = puzzle.kind.solution(puzzle.question) if puzzle.target is None else puzzle.target
-    unknown = "the right answer is not known: marked is what cannot stay by the rules"
-    return right, unknown if right is None else ""
 
 
 def _reason(
@@ -200,7 +166,6 @@ def _reason(
     puzzle: Puzzle,
     asked: Asked,
     device: torch.device,
-    right: np.ndarray | None,
     tell: Callable[[Event], None],
 ) -> tuple[list[Frame], str]:
     _, model = load_for([puzzle], trained, device, ArchOverrides(halt_max_steps=asked.depth))
@@ -220,7 +185,7 @@ def _reason(
         if halts:
             q.append(float(glimpse.q_halt[0]))
         certainty = glimpse.certainty[0].reshape(answer.shape)
-        board = board_of_step(puzzle, before, answer, certainty, right)
+        board = board_of_step(puzzle, before, answer, certainty, None)
         chain = f"chain {glimpse.chain + 1} of {asked.breadth}, " if asked.breadth > 1 else ""
         title = f"{chain}ACT step {glimpse.step} of {steps}"
         tell({"frame": shown(Frame(board, title, [], list(q), steps))})
@@ -232,7 +197,7 @@ def _reason(
         gives = "gives" if found.num_agreeing == 1 else "give"
         agreeing = f"{found.num_agreeing} of {asked.breadth} {gives} this answer"
         summary = f"chain {found.chain + 1} answers, {agreeing}"
-    return frames_of_steps(found, right), summary
+    return frames_of_steps(found), summary
 
 
 def _search(
@@ -240,7 +205,6 @@ def _search(
     puzzle: Puzzle,
     asked: Asked,
     device: torch.device,
-    right: np.ndarray | None,
     tell: Callable[[Event], None],
 ) -> tuple[list[Frame], str]:
     if asked.depth is not None:
@@ -251,7 +215,7 @@ def _search(
 
     def watch(found: Found, one: Round) -> None:
         before, after, guessed = one.before[0], one.after[0], int(one.guessed[0])
-        board = board_of_candidates(puzzle, after, guessed, before, right)
+        board = board_of_candidates(puzzle, after, guessed, before)
         tell({"frame": shown(Frame(board, f"chain 1, round {found.rounds}", []))})
 
     settings = SearchSettings(chains=asked.breadth, rounds=asked.rounds)
@@ -261,4 +225,4 @@ def _search(
     summary = f"no answer: no chain has decided all cells in {effort}"
     if found.answer is not None:
         summary = f"chain {(found.chain or 0) + 1} answers after {effort}"
-    return frames_of_rounds(puzzle, rounds, found, right), summary
+    return frames_of_rounds(puzzle, rounds, found), summary

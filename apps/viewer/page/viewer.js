@@ -180,7 +180,7 @@ function drawRow({ row, words, svg }, data) {
 // Thinking: a line of JSON for each step
 
 const solve = trying(async () => {
-  const body = { model: +$("model").value, puzzle: wanted(), breadth: +$("breadth").value || 1, compare: $("compare").checked };
+  const body = { model: +$("model").value, puzzle: wanted(), breadth: +$("breadth").value || 1 };
   if (model().searches) body.rounds = +$("rounds").value || 200;
   else if ($("depth").value) body.depth = +$("depth").value;
   clearTimeout(state.soon);
