@@ -141,20 +141,6 @@ def test_the_time_of_a_set_is_its_own(
     assert [one.seconds for one in figures] == pytest.approx([*of_a_set, *of_a_set])
 
 
-def test_what_went_on_before_goes_on_after(
-    make_model: Make, think: Callable[..., list[Figures]], sudokus: PuzzleDataset
-) -> None:
-    model = make_model(sudokus).train()
-    think(model)
-    assert model.training
-    torch.manual_seed(0)
-    expected = torch.rand(1)
-    torch.manual_seed(0)
-    answer_with(model, lambda inputs: inputs * int(torch.rand(1) < 2))  # Draws in each step.
-    think(model)
-    assert torch.rand(1) == expected
-
-
 def test_answers_are_turned_back_and_judged(
     make_model: Make, think: Callable[..., list[Figures]], sudokus: PuzzleDataset
 ) -> None:

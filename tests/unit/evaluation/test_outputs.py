@@ -104,12 +104,6 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_named(batches: EvalBatches, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="file"):
-        Outputs(tmp_path / "file", ["preds"], batches, ALONE)
-
-
 def test_json_files_replace_older_ones(tmp_path: Path) -> None:
     write_json_files(tmp_path / "new", {"a.json": lambda: [1]}, ALONE)
     write_json_files(tmp_path / "new", {"a.json": lambda: [2], "b.json": dict}, ALONE)
@@ -117,7 +111,7 @@ def test_json_files_replace_older_ones(tmp_path: Path) -> None:
     assert found == {"a.json": [2], "b.json": {}}
 
 
-def test_a_json_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_named(batches: EvalBatches, tmp_path: Path) -> None:
     (tmp_path / "b.json").mkdir()
     with pytest.raises(OutputError, match=r"b\.json: Is a directory"):
         write_json_files(tmp_path, {"a.json": dict, "b.json": dict}, ALONE)
@@ -125,3 +119,5 @@ def test_a_json_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="file"):
         write_json_files(tmp_path / "file", {"a.json": dict}, ALONE)
+    with pytest.raises(OutputError, match="file"):
+        Outputs(tmp_path / "file", ["preds"], batches, ALONE)

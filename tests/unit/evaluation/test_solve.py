@@ -139,26 +139,11 @@ def test_certainty_is_that_of_the_cells_in_any_view(make_model: Make) -> None:
         assert certainty == pytest.approx(own, abs=1e-5)
 
 
-def test_the_halting_rule_without_a_learned_continue(make_model: Make) -> None:
-    model = make_model(FACTS, no_ACT_continue=True, halt_max_steps=5)
-    (reasoning,) = reason(model, [PUZZLE], CPU)
-    assert reasoning.halts.tolist() == (reasoning.q_halt > 0.5).tolist()
-
-
 def test_without_q_nothing_is_said_of_halting(make_model: Make) -> None:
     model = make_model(FACTS, heads={"q": None})
     (reasoning,) = reason(model, [PUZZLE], CPU)
     assert np.isnan(reasoning.q_halt).all()
     assert not reasoning.halts.any()
-
-
-def test_halts_are_those_of_the_rule(make_model: Make) -> None:
-    model = make_model(FACTS, heads={"q": {"halt_min_steps": 3, "rule": "zero"}}, halt_max_steps=5)
-    with torch.no_grad():
-        model.state_dict()["model.inner.q_head.weight"].zero_()
-        model.state_dict()["model.inner.q_head.bias"].copy_(torch.tensor([1.0, 5.0]))
-    (reasoning,) = reason(model, [PUZZLE], CPU)
-    assert reasoning.halts.tolist() == [False, False, True, True, True]
 
 
 def test_many_puzzles_keep_their_order(make_model: Make) -> None:

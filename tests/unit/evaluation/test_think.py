@@ -10,7 +10,7 @@ from torch import Tensor
 
 from evaluation.config import Halting
 from evaluation.measure import evaluate
-from evaluation.think import all_steps, row_keys, steps, thoughts, with_draws
+from evaluation.think import all_steps, evaluating, row_keys, steps, thoughts, with_draws
 from models.act import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks
@@ -107,6 +107,19 @@ def test_random_starts_and_noise_are_those_of_the_row(
         thought = next(thoughts(model, model, batches, Ranks("cpu"), "steps", lambda _: None, 1))
     other = model.model.answer_of(thought.carry)
     assert ((other - expected).abs().amax((1, 2)) > 1e-3).all()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_went_on_before_goes_on_after(model: ACTLossHead, training: bool) -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    with evaluating(model.train(training), Ranks("cpu"), 0):
+        assert torch.rand(1) < 1
+        assert not model.training
+        assert not torch.is_grad_enabled()
+    assert model.training is training
+    assert torch.rand(1) == expected
 
 
 def test_keys_follow_from_the_row_and_the_chain() -> None:
