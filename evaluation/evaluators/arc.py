@@ -23,9 +23,9 @@ from dataset.arc.augmentation import parse_identifier, undo_grid
 from dataset.arc.tasks import crop_grids, parse_grid
 from dataset.format.files import read_json
 from dataset.format.layout import IDENTIFIERS_NAME, TEST_PUZZLES_NAME
-from dataset.format.schema import ARC_VOCAB_SIZE
 from dataset.kinds import EvaluatorConfig
-from evaluation.evaluators.base import AnsweredRows, Findings, Gather, require_square
+from dataset.kinds.arc import ARC
+from evaluation.evaluators.base import AnsweredRows, Findings, Gather, require_kind
 from evaluation.headline import arc_interval
 from evaluation.puzzles import identifiers_of
 from puzzle_dataset import PuzzleDataset
@@ -277,7 +277,7 @@ class ArcEvaluator:
     """
 
     def __init__(self, config: EvaluatorConfig, dataset: PuzzleDataset) -> None:
-        require_square(dataset, ARC_VOCAB_SIZE, "a square canvas")
+        require_kind(dataset, ARC)
         self._tasks: dict[str, list[TestPair]] = {}
         names = identifiers_of(dataset)
         for folder in dataset.split_dirs:

@@ -5,7 +5,6 @@ Each rank hands its rows to its own evaluators, batch by batch; at the end their
 together, and every rank has the same figures. Built, and its data checked, without torch.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from dataset.kinds import EVALUATORS, AnyEvaluator, EvaluatorConfig
+from dataset.kinds.base import Kind
 from evaluation.metrics import wilson
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
@@ -117,15 +117,9 @@ class SharesEvaluator:
         return Findings(metrics, details)
 
 
-def require_square(dataset: PuzzleDataset, vocab_size: int, cells: str) -> None:
-    """Raise DatasetError unless the puzzles have so many tokens on `cells`, a square."""
+def require_kind(dataset: PuzzleDataset, kind: Kind) -> None:
+    """Raise DatasetError unless the puzzles may be of a kind."""
     metadata = dataset.metadata
-    if metadata.vocab_size != vocab_size or math.isqrt(metadata.seq_len) ** 2 != metadata.seq_len:
-        raise unsuitable(dataset, f"expected {vocab_size} tokens on {cells}")
-
-
-def unsuitable(dataset: PuzzleDataset, why: str) -> DatasetError:
-    """Return an error that says what the puzzles are, and why an evaluator cannot read them."""
-    metadata = dataset.metadata
-    found = f"{metadata.vocab_size} tokens and {metadata.seq_len} cells"
-    return DatasetError(f"{dataset.split_dirs[0]}: {found}: {why}")
+    if not kind.fits(metadata.seq_len, metadata.vocab_size):
+        found = f"{metadata.vocab_size} tokens and {metadata.seq_len} cells"
+        raise DatasetError(f"{dataset.split_dirs[0]}: {found} are no {kind.name} puzzles")

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from evaluation import outputs
 from evaluation.measure import evaluate
@@ -45,7 +44,9 @@ def names_in(folder: Path) -> set[str]:
 def test_files_hold_every_row_in_test_order(
     make_model: Make, batches: EvalBatches, tmp_path: Path
 ) -> None:
-    saved = save_all(make_model(batches.dataset), batches, tmp_path / "outputs")
+    # NumPy has no bfloat16.
+    model = make_model(batches.dataset, forward_dtype="bfloat16")
+    saved = save_all(model, batches, tmp_path / "outputs")
     assert names_in(tmp_path / "outputs") == {f"all__{field}.npy" for field in FORMATS}
     arrays = batches.dataset.sets["all"]
     assert np.array_equal(saved["inputs"], arrays.inputs)
@@ -57,22 +58,6 @@ def test_files_hold_every_row_in_test_order(
     assert np.array_equal(saved["preds"], saved["logits"].argmax(-1))
     for field, values in saved.items():  # And no padding behind them.
         assert (tmp_path / "outputs" / f"all__{field}.npy").stat().st_size == 128 + values.nbytes
-
-
-def test_outputs_are_those_of_the_last_step(
-    make_model: Make, batches: EvalBatches, tmp_path: Path
-) -> None:
-    model = make_model(batches.dataset, forward_dtype="bfloat16").eval()
-    saved = save_all(model, batches, tmp_path)
-    examples = {name: torch.from_numpy(saved[name]) for name in ("inputs", "puzzle_identifiers")}
-    with torch.no_grad():
-        carry = model.model.initial_carry(examples)
-        for _ in range(3):
-            carry, outputs = model.model(carry, examples)
-    # bfloat16 rounds other batch shapes otherwise, in the last of its 8 bits.
-    for name in ("logits", "q_halt_logits"):
-        assert saved[name] == pytest.approx(outputs[name].float().numpy(), abs=0.1)
-    assert np.abs(saved["logits"]).max() > 0.5
 
 
 def test_an_evaluation_that_fails_leaves_older_files_alone(

@@ -69,13 +69,6 @@ def test_reasoning_counts_what_changed_and_what_is_wrong() -> None:
     assert np.array_equal(reasoning.answer, SOLUTION)
 
 
-def test_a_valid_grid_that_changes_a_clue_is_no_solution() -> None:
-    swapped = SOLUTION % 4 + 1
-    reasoning = make_reasoning(swapped)
-    assert reasoning.judge().solved is False
-    assert reasoning.cells_wrong().sum() == 4  # the four clues
-
-
 def examples_of(puzzle: np.ndarray) -> dict[str, torch.Tensor]:
     inputs = torch.from_numpy(grid_to_tokens(puzzle).astype(np.int32))[None]
     return {"inputs": inputs, "puzzle_identifiers": torch.zeros(1, dtype=torch.int32)}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,24 +72,17 @@ def answers(
     return states, steps
 
 
-@pytest.mark.parametrize(("size", "world_size"), [(5, 1), (5, 2), (24, 1), (32, 1), (3, 4), (1, 1)])
-def test_refilled_slots_give_the_bits_of_the_plain_loop(
-    model: ACTLossHead, tasks: PuzzleDataset, size: int, world_size: int
-) -> None:
-    expected, when = at_halt(model, tasks, size)
-    found, steps = answers(model, tasks, "q", size, world_size)
-    assert len(set(when.tolist())) > 2
-    assert torch.equal(steps, when)
-    assert torch.equal(found, expected)
-
-
 DRAWING = {"techniques": {"random_starts": {"std": 0.5}, "damped_noise": {"noise": 0.05}}}
 
 
-def test_refilled_slots_draw_what_their_rows_draw(make_model: Make, tasks: PuzzleDataset) -> None:
-    model = make_model(tasks, halt_max_steps=STEPS, **DRAWING).eval()
-    expected, when = at_halt(model, tasks, 5)
-    found, steps = answers(model, tasks, "q", 5, 2)
+@pytest.mark.parametrize("settings", [{}, DRAWING])
+@pytest.mark.parametrize(("size", "world_size"), [(5, 1), (5, 2), (24, 1), (32, 1), (3, 4), (1, 1)])
+def test_refilled_slots_give_the_bits_of_the_plain_loop(
+    make_model: Make, tasks: PuzzleDataset, size: int, world_size: int, settings: Any
+) -> None:
+    model = make_model(tasks, halt_max_steps=STEPS, **settings).eval()
+    expected, when = at_halt(model, tasks, size)
+    found, steps = answers(model, tasks, "q", size, world_size)
     assert len(set(when.tolist())) > 2
     assert torch.equal(steps, when)
     assert torch.equal(found, expected)
