@@ -19,7 +19,6 @@ from evaluation.config import EvalConfig
 from evaluation.job import Job, prepare, require_thinking
 from runtime.errors import CheckpointError
 from runtime.registry import imported
-from training.checkpoint.trained_model import TrainedModel
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
 from training.data import require_same_data
@@ -125,34 +124,22 @@ def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[ArchConfig, ACTLo
     overrides, averaged = config.arch_overrides, config.weights == "averaged"
     if config.depth is not None:
         overrides = overrides.model_copy(update={"halt_max_steps": max(config.depth)})
-    require_same_weights(trained, ranks)
-    failure, loaded = None, None
+    failure, loaded, found = None, None, ""
     try:
-        has_average = trained.has_average
         arch = arch_on_device(trained.run.arch, device_type, overrides)
         model = trained.load(arch, job.facts, source, ranks.device, averaged=averaged)
-        loaded = arch, model, has_average
+        loaded = arch, model, trained.has_average
     except CheckpointError as error:
         failure = error
     if ranks.any(loaded is None) or loaded is None:
         raise failure or CheckpointError(f"{trained.weights}: another rank cannot read it")
+    # A published file is large. While the run goes on, a rank may see a newer one.
+    with suppress(OSError):
+        found = trained.digest() if ranks.world_size > 1 else ""
+    if others := ", ".join(map(str, ranks.that_differ(found))):
+        said = f"{trained.weights}: rank {others} has found another checkpoint than rank 0"
+        raise CheckpointError(f"{said}: name one, checkpoint=RUN_FOLDER/step_N")
     return loaded
-
-
-def require_same_weights(trained: TrainedModel, ranks: "Ranks") -> None:
-    """Raise CheckpointError, on all ranks, unless all of them have found the same checkpoint: while
-    the run goes on, one may see a newer one than another.
-    """
-    if ranks.world_size == 1:
-        return  # A published file is large, and there is no other rank.
-    weights = trained.weights
-    found = ""
-    with suppress(OSError):  # It may be gone by now.
-        found = trained.digest()
-    others = ", ".join(map(str, ranks.that_differ(found)))
-    if others:
-        found = f"{weights}: rank {others} has found another checkpoint than rank 0"
-        raise CheckpointError(f"{found}: name one, checkpoint=RUN_FOLDER/step_N")
 
 
 SWEEP = imported("apps.sweeps.run", "sweep_evaluations")
