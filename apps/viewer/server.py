@@ -71,7 +71,6 @@ class ExampleRequest(Schema):
 
 class SaveRequest(Schema):
     thought: CountOrZero
-    form: Literal["gif", "html"]
 
 
 class RowsRequest(Schema):
@@ -140,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
             answered(lambda event: self.wfile.write(json.dumps(event).encode() + b"\n"))
             return None
         if isinstance(answered, bytes):
-            return self._send(answered, "application/octet-stream")
+            return self._send(answered, "image/gif")
         self._send(json.dumps(answered).encode())
 
     def _refusal(self) -> tuple[str, int] | None:
@@ -265,9 +264,8 @@ class _Desk:
         }
 
     def save(self, sent: Any) -> bytes:
-        """Return the last thought as a file."""
-        wanted = validate(SaveRequest, sent)
-        return self._thinker.saved(wanted.thought, wanted.form)
+        """Return the last thought as a GIF."""
+        return self._thinker.saved(validate(SaveRequest, sent).thought)
 
     def think(self, sent: Any) -> Callable[[Callable[[Event], object]], None]:
         """Return what lets a model think, and tells each event as it happens."""

@@ -93,8 +93,8 @@ class Thinker:
             # Of the model itself, or of the machine: the page stays, and says so.
             tell({"error": f"{type(error).__name__}: {error}"})
 
-    def saved(self, number: int, form: str) -> bytes:
-        """Return the last thought as a file, whose suffix is `form`.
+    def saved(self, number: int) -> bytes:
+        """Return the last thought as a GIF.
 
         Raises:
             ConfigError: another one has begun since, or a GIF cannot be written here.
@@ -102,7 +102,7 @@ class Thinker:
         if number != self._newest or not (frames := self._frames):
             raise ConfigError("this thought is too long ago: solve the puzzle again")
         with TemporaryDirectory() as folder:
-            path = Path(folder, f"thinking.{form}")
+            path = Path(folder, "thinking.gif")
             animate(frames, path, f"A {frames[0].board.puzzle.kind.name}, step by step")
             return path.read_bytes()
 

@@ -217,14 +217,12 @@ function happened(event, { model: number, breadth }) {
   $("model").options[number].textContent = label(state.found.models[number]);
 }
 
-function download(form) {
-  return trying(async () => {
-    const content = await (await post("save", { thought: state.thought, form })).blob();
-    const link = make("a", { href: URL.createObjectURL(content), download: `thinking.${form}` });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-  });
-}
+const download = trying(async () => {
+  const content = await (await post("save", { thought: state.thought })).blob();
+  const link = make("a", { href: URL.createObjectURL(content), download: "thinking.gif" });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+});
 
 const copyLink = trying(async () => {
   keepAddress();
@@ -294,8 +292,7 @@ $("back").onclick = () => player.step(-1);
 $("on").onclick = () => player.step(1);
 $("skip").onclick = player.skip;
 $("step").oninput = () => player.goTo(+$("step").value);
-$("gif").onclick = download("gif");
-$("html").onclick = download("html");
+$("gif").onclick = download;
 $("link").onclick = copyLink;
 $("which").onchange = trying(() => { state.page = 0; return listRows(true); });
 $("before").onclick = () => { state.page -= 1; listRows(false); };
