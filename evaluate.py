@@ -16,10 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evaluation.config import EvalConfig
-from evaluation.job import Job, looked_for_again, prepare, require_thinking
+from evaluation.job import Job, prepare, require_thinking
 from runtime.errors import CheckpointError
 from runtime.registry import imported
-from training.checkpoint.trained_model import TrainedModel
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
 from training.data import require_same_data
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from models.act import ACTLossHead
     from models.architectures import ArchConfig
     from runtime.ranks import Ranks
-
-_MAX_LOOKS = 20  # For the newest checkpoint of a run that saves all the time.
 
 
 def main(overrides: list[str]) -> None:
@@ -54,7 +51,7 @@ def run(job: Job) -> None:
     prepare_host(config.num_threads)
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         require_same_data(fingerprint, ranks)
-        job, arch, model, has_average = load(job, device_type, ranks)
+        arch, model, has_average = load(job, device_type, ranks)
         require_thinking(config, job.trained, model.halting_head is not None)
         fields = arch.heads.fields
         model.leave_unmeasured(head for head in fields if fields[head] not in dataset.fields)
@@ -114,52 +111,35 @@ def way_of(config: EvalConfig, arch: "ArchConfig") -> "Callable[..., Report]":
     return measure.with_chains if config.thinks_longer else measure.in_one_pass
 
 
-def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[Job, ArchConfig, ACTLossHead, bool]":
-    """Load the model on all ranks; returns it with its architecture, and whether the run kept an
-    average. A run at work may remove the checkpoint that was found, or show a newer one to another
-    rank: then its newest one is looked for again. One that was asked for by name is not left.
+def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[ArchConfig, ACTLossHead, bool]":
+    """Load the model on all ranks; returns its architecture, the model, and whether the run kept an
+    average.
 
     Raises:
         CheckpointError: on all ranks.
     """
     from models.registry import arch_on_device
 
-    config, source = job.config, str(job.dataset.split_dirs[0])
+    config, trained, source = job.config, job.trained, str(job.dataset.split_dirs[0])
     overrides, averaged = config.arch_overrides, config.weights == "averaged"
     if config.depth is not None:
         overrides = overrides.model_copy(update={"halt_max_steps": max(config.depth)})
-    for looks_left in reversed(range(_MAX_LOOKS)):
-        trained, failure, loaded = job.trained, None, None
-        try:
-            require_same_weights(trained, ranks)
-            has_average = trained.has_average
-            arch = arch_on_device(trained.run.arch, device_type, overrides)
-            model = trained.load(arch, job.facts, source, ranks.device, averaged=averaged)
-            loaded = job, arch, model, has_average
-        except CheckpointError as error:
-            failure = error
-        if not ranks.any(loaded is None) and loaded is not None:
-            return loaded
-        job = looked_for_again(job)
-        if not ranks.any(job.trained.weights != trained.weights) or not looks_left:
-            raise failure or CheckpointError(f"{trained.weights}: another rank cannot read it")
-    raise AssertionError("the last look returns or raises")
-
-
-def require_same_weights(trained: TrainedModel, ranks: "Ranks") -> None:
-    """Raise CheckpointError, on all ranks, unless all of them have found the same checkpoint: while
-    the run goes on, one may see a newer one than another.
-    """
-    if ranks.world_size == 1:
-        return  # A published file is large, and there is no other rank.
-    weights = trained.weights
-    found = ""
-    with suppress(OSError):  # It may be gone by now.
-        found = trained.digest()
-    others = ", ".join(map(str, ranks.that_differ(found)))
-    if others:
-        found = f"{weights}: rank {others} has found another checkpoint than rank 0"
-        raise CheckpointError(f"{found}: name one, checkpoint=RUN_FOLDER/step_N")
+    failure, loaded, found = None, None, ""
+    try:
+        arch = arch_on_device(trained.run.arch, device_type, overrides)
+        model = trained.load(arch, job.facts, source, ranks.device, averaged=averaged)
+        loaded = arch, model, trained.has_average
+    except CheckpointError as error:
+        failure = error
+    if ranks.any(loaded is None) or loaded is None:
+        raise failure or CheckpointError(f"{trained.weights}: another rank cannot read it")
+    # A published file is large. While the run goes on, a rank may see a newer one.
+    with suppress(OSError):
+        found = trained.digest() if ranks.world_size > 1 else ""
+    if others := ", ".join(map(str, ranks.that_differ(found))):
+        said = f"{trained.weights}: rank {others} has found another checkpoint than rank 0"
+        raise CheckpointError(f"{said}: name one, checkpoint=RUN_FOLDER/step_N")
+    return loaded
 
 
 SWEEP = imported("apps.sweeps.run", "sweep_evaluations")

@@ -8,10 +8,11 @@ mistake is reported within seconds.
 import faulthandler
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from evaluation.evaluators.base import Evaluator, build_evaluators, build_fitting
+from evaluation.evaluators.base import Evaluator, build_evaluators
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.process import (
@@ -60,7 +61,7 @@ def main(overrides: list[str]) -> None:
     evaluators = {}
     if test_set is not None:
         evaluators = build_evaluators(config.active_evaluators, test_set)
-        evaluators |= build_fitting(config.inherited_evaluators, test_set, warn)
+        evaluators |= build_evaluators(config.inherited_evaluators, test_set, warn)
     start = Start(config, train_set, test_set, evaluators, train_set.fingerprint())
     with ExitStack() as opened:
         if env_rank() == 0:
@@ -107,7 +108,7 @@ def train(start: Start) -> None:
 
 def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     """Build the run's parts, go on from its checkpoint, and train."""
-    from evaluation.in_training import InTrainingEvaluation
+    from evaluation.measure import in_training
     from evaluation.outputs import OutputError
     from training.checkpoint.environment import environment, saved_compiling
     from training.checkpoint.run import Progress, RunKeeper
@@ -122,8 +123,8 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     before = saved_compiling(checkpoint.state.environment, device) if checkpoint else None
     learner = build_learner(config, arch, start.train_set, ranks, start.weights, before)
     test_batches = start.test_set and eval_batches(config, start.test_set, ranks)
-    forward, saved = learner.forward, config.eval_save_outputs
-    evaluate = InTrainingEvaluation(test_batches, start.evaluators, saved, forward, ranks, run_dir)
+    given = (learner.forward, test_batches, ranks, start.evaluators, config.eval_save_outputs)
+    evaluate = partial(in_training, *given, run_dir)
     num_parameters = sum(p.numel() for p in learner.model.parameters())
     mixer = " (MLP mixer)" if arch.mlp_t else ""
     tell(f"{arch.name}{mixer}: {num_parameters:,} parameters, {arch.forward_dtype}, {ranks}")

@@ -140,76 +140,73 @@ def think_longer(
         model: on the device of `ranks`; put into evaluation mode while this runs.
         views: of the puzzles, for `perturb=symmetry`.
     """
-    thinker = _Thinker(forward, model, ranks, settings, views if settings.perturbs_views else None)
-    judged: dict[str, list[np.ndarray]] = {name: [] for name in batches.num_examples}
+    depths = sorted(set(settings.depth or [model.model.eval_max_steps]))
+    lines: list[tuple[int, int, Choice]] = [
+        (depth, breadth, select)
+        for depth in depths
+        for breadth in sorted(set(settings.breadth))
+        for select in _choices(settings, breadth)
+    ]
+    thinker = _Thinker(forward, model, ranks, settings, views, depths, lines)
+    judged: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
     first_row = ranks.rank * batches.local_batch_size
     shown = bar(batches, "thinking", "batches", show=show_progress)
     with evaluating(model, ranks, first_row):
         for number, (name, batch, _, start) in enumerate(shown):
             ranks.mark(f"batch {number + 1} of the evaluation", long=True)
-            judged[name].append(thinker.judge(name, batch, start + first_row))
-    return [
-        figures
-        for name, num_examples in batches.num_examples.items()
-        if judged[name]
-        for figures in thinker.figures(name, np.stack(judged[name]), num_examples)
-    ]
+            judged[name].append(thinker.judge(batch, start + first_row))
+    figures = list[Figures]()
+    for name, of_batches in judged.items():
+        right, seconds = (np.stack(parts) for parts in zip(*of_batches, strict=True))
+        figures += thinker.figures(name, right, seconds.sum(0), batches.num_examples[name])
+    return figures
 
 
+@dataclass(frozen=True)
 class _Thinker:
-    def __init__(
-        self,
-        forward: Forward,
-        model: ACTLossHead,
-        ranks: Ranks,
-        settings: ThinkingSettings,
-        views: Views | None,
-    ) -> None:
-        self._forward, self._model, self._ranks = forward, model, ranks
-        self._settings, self._views, self._breadth = settings, views, max(settings.breadth)
-        self._depths = sorted(set(settings.depth or [model.model.eval_max_steps]))
-        self._lines: list[tuple[int, int, Choice]] = [
-            (depth, breadth, select)
-            for depth in self._depths
-            for breadth in sorted(set(settings.breadth))
-            for select in _choices(settings, breadth)
-        ]
-        # By set: of each chain, until each depth was read.
-        self._seconds: dict[str, np.ndarray] = defaultdict(
-            lambda: np.zeros((self._breadth, len(self._depths)))
-        )
+    """Lets chains think, on this rank; `lines` are the depths, breadths and choices that are
+    measured.
+    """
 
-    def judge(self, name: str, batch: Batch, first_row: int) -> np.ndarray:
-        """Let all chains think about a batch of the set with this name; returns which answers are
-        right, bool [b, columns]: whether the row is labelled, then single, selected and oracle of
-        each line.
+    forward: Forward
+    model: ACTLossHead
+    ranks: Ranks
+    settings: ThinkingSettings
+    views: Views | None
+    depths: list[int]
+    lines: Sequence[tuple[int, int, Choice]]
+
+    def judge(self, batch: Batch, first_row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Let all chains think about a batch; returns which answers are right, bool [b, columns]:
+        whether the row is labelled, then single, selected and oracle of each line; and the seconds
+        that each chain took to each depth [C, D].
         """
         rows = np.arange(first_row, first_row + len(batch.inputs))
-        seen = seen_by_chains(self._views, self._settings.seed, rows, self._breadth)
-        chains = [
-            self._chain(batch, first_row, chain, own, self._seconds[name][chain])
-            for chain, own in enumerate(seen)
-        ]
-        found = [np.stack(parts) for parts in zip(*chains, strict=True)]
+        seen = seen_by_chains(self.views, self.settings.seed, rows, max(self.settings.breadth))
+        chains = [self._chain(batch, first_row, *each) for each in enumerate(seen)]
+        *found, seconds = (np.stack(parts) for parts in zip(*chains, strict=True))
         judged = [(batch.labels != IGNORE_LABEL_ID).any(-1)]
-        for depth, breadth, select in self._lines:
-            few, number = Found(*(part[:breadth] for part in found)), self._depths.index(depth)
+        for depth, breadth, select in self.lines:
+            few, number = Found(*(part[:breadth] for part in found)), self.depths.index(depth)
             right = _right(few.preds[:, number], batch.labels)
             answers = answers_of(select, few, number, depth)
             judged += [right[0], _right(answers, batch.labels), right.any(0)]
-        return np.stack(judged, -1)
+        return np.stack(judged, -1), seconds
 
-    def figures(self, name: str, judged: np.ndarray, num_examples: int) -> Iterator[Figures]:
-        """Yield the figures of a set; `judged`: what `judge` returned for each of its batches."""
+    def figures(
+        self, name: str, judged: np.ndarray, seconds: np.ndarray, num_examples: int
+    ) -> Iterator[Figures]:
+        """Yield the figures of a set, from what `judge` returned: of its batches [batches, b,
+        columns], and in all the time.
+        """
         local = torch.from_numpy(judged).unsqueeze(0).float()
-        by_rank = self._ranks.concat(local.to(self._ranks.device))  # [rank, batch, b, columns]
+        by_rank = self.ranks.concat(local.to(self.ranks.device))  # [rank, batch, b, columns]
         rows = by_rank.transpose(0, 1).reshape(-1, local.shape[-1])[:num_examples]
-        right = self._ranks.to_host(rows).numpy() > 0
+        right = self.ranks.to_host(rows).numpy() > 0
         right = right[right[:, 0], 1:]
-        for number, (depth, breadth, select) in enumerate(self._lines if len(right) else ()):
+        for number, (depth, breadth, select) in enumerate(self.lines if len(right) else ()):
             single, selected, oracle = right[:, 3 * number : 3 * number + 3].T
             shares = (single, selected, oracle, oracle & ~selected)
-            seconds = self._seconds[name][:breadth, self._depths.index(depth)].sum()
             yield Figures(
                 name,
                 depth,
@@ -218,42 +215,43 @@ class _Thinker:
                 len(right),
                 *(wilson(int(holds.sum()), len(holds)) for holds in shares),
                 calls=depth * breadth,
-                seconds=float(seconds) / num_examples,
+                seconds=float(seconds[:breadth, self.depths.index(depth)].sum()) / num_examples,
             )
 
     def _chain(
-        self, batch: Batch, first_row: int, chain: int, seen: Seen, seconds: np.ndarray
+        self, batch: Batch, first_row: int, chain: int, seen: Seen
     ) -> tuple[np.ndarray, ...]:
-        """Run one chain of each row; returns the parts of `Found` without C, and adds to `seconds`
-        how long it took to each depth.
+        """Run one chain of each row; returns the parts of `Found` without C, and the seconds that
+        it took to each depth.
         """
         inputs, ids = seen.boards(batch.inputs), batch.puzzle_identifiers
         arrays = {"inputs": inputs, "puzzle_identifiers": ids}
-        act, on_device = self._model.model, self._ranks.on_device
-        options = {"dtype": torch.int32, "device": self._ranks.device}
+        act, on_device = self.model.model, self.ranks.on_device
+        options = {"dtype": torch.int32, "device": self.ranks.device}
         halt, at_halt = torch.zeros(len(inputs), **options), torch.zeros(inputs.shape, **options)
-        read, began = [], time.perf_counter()
+        read, seconds, began = [], [], time.perf_counter()
         steps = chain_steps(
-            self._forward, self._model, arrays, self._settings, chain, first_row, on_device
+            self.forward, self.model, arrays, self.settings, chain, first_row, on_device
         )
         for step, (before, carry) in enumerate(steps, start=1):
-            if step not in self._depths and "first_halt" not in self._settings.select:
+            if step not in self.depths and "first_halt" not in self.settings.select:
                 continue
             outputs = act.inner.read(act.answer_of(carry), carry.examples)
             preds = outputs["logits"].argmax(-1).int()
             now = wants_to_halt(act, outputs, carry.steps) & (halt == 0)
             halt = torch.where(now, step, halt)
             at_halt = torch.where(now[:, None], preds, at_halt)
-            if step in self._depths:
+            if step in self.depths:
                 residual = residual_of(before, act.answer_of(carry))
                 read.append((preds, outputs["q_halt_logits"].float(), residual))
-                self._ranks.to_host(residual)
-                seconds[self._depths.index(step)] += time.perf_counter() - began
+                self.ranks.to_host(residual)
+                seconds.append(time.perf_counter() - began)
         preds, q_halt, residual = (
             torch.stack(each).cpu().numpy() for each in zip(*read, strict=True)
         )
         preds = np.stack([seen.tokens(each) for each in preds])
-        return preds, seen.tokens(at_halt.cpu().numpy()), q_halt, residual, halt.cpu().numpy()
+        halted = seen.tokens(at_halt.cpu().numpy()), q_halt, residual, halt.cpu().numpy()
+        return preds, *halted, np.array(seconds)
 
 
 def _choices(settings: ThinkingSettings, breadth: int) -> list[Choice]:

@@ -24,7 +24,7 @@ from runtime.schema import (
     StrictBool,
 )
 
-Halting = Literal["steps", "q", "both"]
+Halting = Literal["steps", "q"]
 
 
 def _require_checkpoint(path: object) -> object:
@@ -162,7 +162,7 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     """puzzles at a time, over all ranks; null: the run's, on CUDA more where memory allows"""
     halting: Halting = "steps"
     """steps: every puzzle takes all ACT steps; q: it stops where the model says so, and gives its
-    place to the next one; both: it takes all steps, and is measured at that place, too"""
+    place to the next one"""
     max_examples: Count | None = None
     """the first rows of each set only; null: all"""
     weights: Literal["averaged", "last"] = "averaged"
@@ -170,7 +170,7 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     evaluators: list[AnyEvaluator] | None = None
     """what is measured besides the usual figures; []: none"""
     save_outputs: list[OutputField] = []
-    """written to OUTPUT_outputs/SET__FIELD.npy; of a published checkpoint: step_N_all_preds.RANK"""
+    """written to OUTPUT_outputs/SET__FIELD.npy"""
     save_records: StrictBool = False
     """true: a line for each puzzle in OUTPUT_records.csv, more of them in OUTPUT_records.json"""
     search: EvalSearchSettings = EvalSearchSettings()

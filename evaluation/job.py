@@ -4,13 +4,14 @@ where the result goes.
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import isqrt
 from pathlib import Path
 
-from dataset.kinds.base import Views
+from dataset.kinds.base import Views, kind_named
 from evaluation.config import EvalConfig, EvalSearchSettings
-from evaluation.evaluators.base import Evaluator, build_evaluators, build_fitting
-from evaluation.views import views_of
+from evaluation.evaluators.base import Evaluator, build_evaluators
+from evaluation.views import views_for
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError, DatasetError
@@ -55,7 +56,8 @@ def prepare(config: EvalConfig) -> Job:
         raise ConfigError(f"arch_overrides.{min(unknown)}: arch={arch.name} has no such setting")
     require_thinking(config, trained, trained.may_halt)
     dataset = open_dataset(config, trained)
-    views = views_for(config, dataset)
+    kind = kind_named(dataset.kind) if dataset.kind else None
+    views = views_for(config, kind, isqrt(dataset.metadata.seq_len))
     facts = data_facts(dataset.metadata, dataset.fields, dataset.kind)
     trained.require_fit(facts, str(dataset.split_dirs[0]))
     evaluators = {}
@@ -63,21 +65,12 @@ def prepare(config: EvalConfig) -> Job:
         asked, run = config.evaluators, trained.run
         evaluators = build_evaluators(run.active_evaluators if asked is None else asked, dataset)
         if asked is None:
-            evaluators |= build_fitting(run.inherited_evaluators, dataset, warn)
+            evaluators |= build_evaluators(run.inherited_evaluators, dataset, warn)
     batch_size = global_batch_size(config, trained, dataset, env_world_size())
     differs = what_differs(config, trained, dataset)
     output = output_path(config, trained, differs)
     require_writable(output)
     return Job(config, trained, dataset, facts, evaluators, batch_size, differs, output, views)
-
-
-def looked_for_again(job: Job) -> Job:
-    """Return the job with the newest checkpoint, where a run's folder was named."""
-    config, weights = job.config, job.trained.weights
-    if job.trained.origin is not None or Path(config.checkpoint).resolve() == weights.resolve():
-        return job
-    trained = find_trained_model(Path(config.checkpoint), warn)
-    return replace(job, trained=trained, output=output_path(config, trained, job.differs))
 
 
 def require_thinking(config: EvalConfig, trained: TrainedModel, halts: bool) -> None:
@@ -116,26 +109,6 @@ def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
     except DatasetError as error:
         hint = "" if config.data_folders else " (the run's own; data_path=FOLDER names another)"
         raise DatasetError(f"{error}{hint}") from None
-
-
-def views_for(config: EvalConfig, dataset: PuzzleDataset) -> Views | None:
-    """Return the views that chains of the evaluation see, where they see several.
-
-    Raises:
-        ConfigError: the puzzles have none, or fewer than chains are asked for.
-    """
-    if not config.perturbs_views:
-        return None
-    try:
-        views = views_of(dataset)
-    except DatasetError as error:
-        raise ConfigError(f"perturb=symmetry: {error}; perturb=noise does without") from None
-    if max(config.breadth) > views.number:
-        raise ConfigError(
-            f"breadth={max(config.breadth)}: such puzzles have {views.number} views; a lower "
-            "breadth, or perturb=noise"
-        )
-    return views
 
 
 def global_batch_size(

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,10 +19,10 @@ from evaluation import chains
 from evaluation.config import Halting
 from evaluation.evaluators.base import AnsweredRows, Evaluator
 from evaluation.job import Job, beside, global_batch_size
-from evaluation.metrics import summarize
-from evaluation.outputs import OutputError, Outputs, open_outputs
+from evaluation.metrics import SetResult, summarize
+from evaluation.outputs import OutputError, Outputs, write_json_files
 from evaluation.records import Answers
-from evaluation.report import Evaluation, report, report_chains
+from evaluation.report import Evaluation, flatten, report, report_chains
 from evaluation.think import Forward, Thought, evaluating, thoughts
 from models.act import ACTLossHead, LossOutput
 from puzzle_dataset import EvalBatches
@@ -65,23 +66,14 @@ def rows_that_fit(model: ACTLossHead, device: torch.device) -> int:
 def in_one_pass(
     job: Job, prepared: Prepared, model: ACTLossHead, batches: EvalBatches, ranks: Ranks
 ) -> Report:
-    """Evaluate on all ranks and write the outputs asked for. Names of outputs and of evaluators'
-    files repeat the settings that the default name of the result has; beside an `output` of the
-    user's choice they only say `_at_halt`, if rows halt early.
+    """Evaluate on all ranks and write the outputs asked for.
 
     Raises:
         ConfigError: a file cannot be written; names it.
     """
-    config, output, weights = job.config, job.output, job.trained.weights
-    suffix = "_at_halt" if config.halting == "q" else ""
-    if config.output is None:
-        suffix = output.stem.removeprefix(f"eval_{weights.name}")
-    published = None
-    if job.trained.is_published:
-        published = output.with_name(f"{weights.name}_all_preds{suffix}")
-    folder = beside(output, "_outputs")
+    config = job.config
     try:
-        with open_outputs(config.save_outputs, folder, batches, ranks, published) as save:
+        with Outputs(beside(job.output, "_outputs"), config.save_outputs, batches, ranks) as save:
             evaluation = evaluate(
                 prepared(model),
                 model,
@@ -96,7 +88,7 @@ def in_one_pass(
             )
     except OutputError as error:
         raise ConfigError(f"the evaluation's files cannot be written: {error}") from None
-    return partial(report, evaluation, job, suffix)
+    return partial(report, evaluation, job)
 
 
 def with_chains(
@@ -107,6 +99,33 @@ def with_chains(
         prepared(model), model, batches, ranks, job.config, job.views, show_progress=ranks.is_main
     )
     return partial(report_chains, found, job)
+
+
+def in_training(
+    forward: Forward,
+    batches: EvalBatches | None,
+    ranks: Ranks,
+    evaluators: Mapping[str, Evaluator],
+    save_outputs: Sequence[str],
+    run_dir: Path,
+    model: ACTLossHead,
+    step: int,
+    before_batch: Callable[[], None],
+) -> dict[str, float]:
+    """Measure the model at a step of a run, on all ranks, without batches nothing; what is written
+    goes to `eval_step_N/` in the run's folder. Return the figures by name.
+
+    Raises:
+        OutputError: a file cannot be written; names it.
+    """
+    if batches is None:
+        return {}
+    folder = run_dir / f"eval_step_{step}"
+    asked = {"evaluators": evaluators, "before_batch": before_batch}
+    with Outputs(folder, save_outputs, batches, ranks) as save:
+        evaluation = evaluate(forward, model, batches, ranks, save=save, **asked)
+    write_json_files(folder, evaluation.files, ranks)
+    return flatten(evaluation)
 
 
 def evaluate(
@@ -127,13 +146,12 @@ def evaluate(
 
     Args:
         forward, halting, seed: as `thoughts` takes them.
-        save: receives the outputs of each row's last step; completed by its own context.
-        answers, evaluators: receive this rank's rows with their answers.
+        save, answers, evaluators: receive this rank's rows with their answers.
         before_batch: called before each batch, on all ranks; may raise to break off.
     """
     first_row = ranks.rank * batches.local_batch_size
     notes_right = answers is not None and halting != "q"
-    values = _Values(model, batches, halting, notes_right=notes_right)
+    values = _Values(model, notes_right=notes_right)
     for evaluator in evaluators.values():
         evaluator.begin()
 
@@ -141,75 +159,61 @@ def evaluate(
         ranks.mark(f"batch {number + 1} of the evaluation", long=True)
         before_batch()
 
-    answered = thoughts(
-        forward, model, batches, ranks, halting, begin, seed, notes_right=notes_right
-    )
-    shown = bar(answered, "evaluating", "batches", total=len(batches), show=show_progress)
+    answered = thoughts(forward, model, batches, ranks, halting, begin, seed, notes_right)
+    total = len(batches)
     with evaluating(model, ranks, first_row):
-        for thought in shown:
+        for thought in bar(answered, "evaluating", "batches", total=total, show=show_progress):
             step = model.measure(thought.carry)
             values.add(thought, step)
             if save is not None:
                 save.write(thought.set_name, step, thought.count)
             if evaluators or answers is not None:
                 _hand_on(thought, step, first_row, evaluators, answers, model)
-    return values.finish(ranks, evaluators, answers)
+    sets, records = values.finish(batches.num_examples, ranks)
+    findings = {name: one.finish(ranks.gather_objects) for name, one in evaluators.items()}
+    told = answers.finish(ranks.gather_objects) if answers else {}
+    return Evaluation(sets, findings, records, told)
 
 
 class _Values:
     """The values of this rank's rows, by set, batch after batch: see `Evaluation.records`."""
 
-    def __init__(
-        self, model: ACTLossHead, batches: EvalBatches, halting: Halting, *, notes_right: bool
-    ) -> None:
-        self._model, self._num_examples = model, batches.num_examples
+    def __init__(self, model: ACTLossHead, *, notes_right: bool) -> None:
+        self._halts = model.halting_head is not None
         # An evaluation has no target for q_continue.
         self._metrics = [name for name in model.metric_names if name != "q_continue_loss"]
-        self._columns = [*self._metrics, "q_halt", "clues"]
-        if notes_right:
-            steps = range(1, model.model.eval_max_steps + 1)
-            self._columns += [f"right_after_{step}" for step in steps]
-        if halting == "both":
-            self._columns += [f"at_halt_{name}" for name in (*self._metrics, "q_halt")]
+        steps = range(1, model.model.eval_max_steps + 1) if notes_right else ()
+        self._names = [
+            *self._metrics,
+            "q_halt",
+            "clues",
+            *(f"right_after_{step}" for step in steps),
+        ]
         self._rows: dict[str, list[Tensor]] = defaultdict(list)
 
     def add(self, thought: Thought, step: LossOutput) -> None:
         """Take in a batch, measured after its last step."""
-        examples = step.carry.examples
-        clues = (examples["inputs"] == examples["labels"]).sum(-1).float()
-        columns = [*self._of(step), clues]
-        if thought.right is not None:
-            columns += thought.right.unbind(-1)
-        if thought.at_halt is not None:
-            columns += self._of(self._model.measure(thought.at_halt))
+        examples, q_halt = step.carry.examples, step.outputs["q_halt_logits"].float().sigmoid()
+        columns = [
+            *(step.rows[name] for name in self._metrics),
+            q_halt if self._halts else torch.full_like(q_halt, torch.nan),
+            (examples["inputs"] == examples["labels"]).sum(-1).float(),
+            *(() if thought.right is None else thought.right.unbind(-1)),
+        ]
         self._rows[thought.set_name].append(torch.stack(columns, dim=-1))
 
-    def _of(self, step: LossOutput) -> list[Tensor]:
-        """Return the metrics of each row, [b] each, then q_halt, NaN where no head gives it."""
-        q_halt = step.outputs["q_halt_logits"].float().sigmoid()
-        if self._model.halting_head is None:
-            q_halt = torch.full_like(q_halt, torch.nan)
-        return [*(step.rows[name] for name in self._metrics), q_halt]
-
     def finish(
-        self, ranks: Ranks, evaluators: Mapping[str, Evaluator], answers: Answers | None
-    ) -> Evaluation:
-        """Bring all ranks together."""
+        self, num_examples: Mapping[str, int], ranks: Ranks
+    ) -> tuple[dict[str, SetResult], dict[str, Mapping[str, np.ndarray]]]:
+        """Bring all ranks together; returns the figures of each set, and the values of its rows."""
         records = {
-            name: _gather(self._rows[name], self._columns, number, ranks)
-            for name, number in self._num_examples.items()
+            name: _gather(self._rows[name], self._names, number, ranks)
+            for name, number in num_examples.items()
         }
-        sets, at_halt = (
-            {
-                of: summarize({name: rows[prefix + name] for name in self._metrics})
-                for of, rows in records.items()
-                if f"{prefix}count" in self._columns
-            }
-            for prefix in ("", "at_halt_")
-        )
-        findings = {name: one.finish(ranks.gather_objects) for name, one in evaluators.items()}
-        shown = {} if answers is None else answers.finish(ranks.gather_objects)
-        return Evaluation(sets, findings, records, at_halt, shown)
+        return {
+            name: summarize({metric: rows[metric] for metric in self._metrics})
+            for name, rows in records.items()
+        }, records
 
 
 def _hand_on(
@@ -221,7 +225,7 @@ def _hand_on(
     model: ACTLossHead,
 ) -> None:
     """Give this rank's rows of a batch, those that are no padding, to who asks for answers."""
-    batch, name, count = thought.batch, thought.set_name, max(0, thought.count - first_row)
+    batch, count = thought.batch, max(0, thought.count - first_row)
     own = AnsweredRows(
         inputs=batch.inputs[:count],
         labels=batch.labels[:count],
@@ -233,16 +237,16 @@ def _hand_on(
         evaluator.add(own)
     if answers is None:
         return
-    confidence = q_halt = None
-    if (output := model.confidence_output) is not None:
-        confidence = step.outputs[output][:count].float().sigmoid().cpu().numpy()
-    if model.halting_head is not None:
-        q_halt = torch.from_numpy(own.q_halt_logits).sigmoid().numpy()
+    output = model.confidence_output
+    told = {
+        "q_halt": model.halting_head and torch.from_numpy(own.q_halt_logits).sigmoid(),
+        "confidence": output and step.outputs[output].float().sigmoid(),
+        "right": thought.right,
+        "after": thought.answers,
+    }
+    known = {name: v[:count].cpu().numpy() for name, v in told.items() if isinstance(v, Tensor)}
     rows = thought.start + first_row + np.arange(len(own.inputs))
-    answers.add(name, rows, own.inputs, own.labels, own.preds, q_halt, confidence)
-    if thought.right is not None and thought.answers is not None:
-        right, after = (each[:count].cpu().numpy() for each in (thought.right, thought.answers))
-        answers.follow(name, rows, own.inputs, own.labels, right, after)
+    answers.add(thought.set_name, rows, own.inputs, own.labels, own.preds, **known)
 
 
 def _gather(

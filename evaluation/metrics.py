@@ -16,6 +16,7 @@ from models.metrics import as_reported, is_loss
 SHARES = ("exact_accuracy", "q_halt_accuracy", "halt_accuracy")
 
 _BOUNDED = ("accuracy", "precision")
+_NONE = (-math.inf, math.inf)
 _Z95 = 1.959963984540054  # A normal distribution holds 95 % within so many standard deviations.
 
 
@@ -69,11 +70,11 @@ def summarize(rows: Mapping[str, np.ndarray]) -> SetResult:
     for name, values in rows.items():
         if is_loss(name):
             metrics |= {name: normal(values)} if num_examples else {}
+        elif name in SHARES and count:
+            metrics[name] = wilson(int(values[labelled].sum()), count)
         elif name != "count" and count:
-            values = values[labelled]
-            metrics[name] = wilson(int(values.sum()), count) if name in SHARES else normal(values)
-        if name in metrics and name.endswith(_BOUNDED):
-            metrics[name] = _within_0_and_1(metrics[name])
+            limits = (0.0, 1.0) if name.endswith(_BOUNDED) else _NONE
+            metrics[name] = normal(values[labelled], limits)
     return SetResult(num_examples, count, metrics)
 
 
@@ -86,17 +87,11 @@ def wilson(successes: float, trials: int) -> Estimate:
     return Estimate(share, min(max(center - half, 0.0), share), max(min(center + half, 1.0), share))
 
 
-def normal(values: np.ndarray) -> Estimate:
-    """Return the mean of one value or more with mean +- 1.96 standard errors."""
+def normal(values: np.ndarray, limits: tuple[float, float] = _NONE) -> Estimate:
+    """Return the mean of one value or more with mean +- 1.96 standard errors, within limits."""
     wide = np.ascontiguousarray(values, dtype=np.float64)
     mean = float(wide.mean())
     if len(wide) < 2:
         return Estimate(mean, None, None)
     half = _Z95 * float(wide.std(ddof=1)) / math.sqrt(len(wide))
-    return Estimate(mean, mean - half, mean + half)
-
-
-def _within_0_and_1(estimate: Estimate) -> Estimate:
-    if estimate.low is None or estimate.high is None:
-        return estimate
-    return Estimate(estimate.value, max(estimate.low, 0.0), min(estimate.high, 1.0))
+    return Estimate(mean, max(mean - half, limits[0]), min(mean + half, limits[1]))

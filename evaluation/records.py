@@ -6,6 +6,7 @@ number of ranks change a bit. Imports no torch.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -57,24 +58,29 @@ class Answers:
         inputs: np.ndarray,
         labels: np.ndarray,
         preds: np.ndarray,
+        *,
         q_halt: np.ndarray | None = None,
         confidence: np.ndarray | None = None,
+        right: np.ndarray | None = None,
+        after: np.ndarray | None = None,
     ) -> None:
         """Take in answers to rows of a set.
 
         Args:
             rows: integers [n], their numbers in the set.
             inputs, labels, preds: integers [n, S] tokens; labels -100 where ignored.
-            q_halt: float [n], how sure the model is of each answer; None: it does not say.
-            confidence: float [n, S], how sure it is of each cell; None: it does not say.
+            q_halt: float [n], how sure the model is of each answer.
+            confidence: float [n, S], how sure it is of each cell.
+            right: [n, steps], not 0 where the answer was right after a step.
+            after: integers [n, first steps, S], the tokens after each of the first steps.
         """
         of_set = self._sets.setdefault(set_name, _OfSet(self._vocab_size))
         labelled = labels != IGNORE_LABEL_ID
-        right = labelled & (preds == labels)
+        is_right = labelled & (preds == labels)
         of_set.count_tokens(labels[labelled], preds[labelled])
         if confidence is not None:
-            of_set.count_confidence(confidence[labelled], right[labelled])
-        num_wrong = (labelled & ~right).sum(axis=1)
+            of_set.count_confidence(confidence[labelled], is_right[labelled])
+        num_wrong = (labelled & ~is_right).sum(axis=1)
         failures = [
             {
                 "index": int(rows[i]),
@@ -87,38 +93,7 @@ class Answers:
             }
             for i in np.flatnonzero(num_wrong).tolist()
         ]
-        of_set.keep(failures, [])
-
-    def follow(
-        self,
-        set_name: str,
-        rows: np.ndarray,
-        inputs: np.ndarray,
-        labels: np.ndarray,
-        right: np.ndarray,
-        answers: np.ndarray,
-    ) -> None:
-        """Take in how answers to rows of a set came about.
-
-        Args:
-            rows, inputs, labels: as `add` takes them.
-            right: [n, steps], not 0 where the answer was right after a step.
-            answers: integers [n, first steps, S], the tokens after each of the first steps.
-        """
-        known = right[:, : answers.shape[1]] > 0
-        took = np.where(known.any(axis=1) & (right[:, -1] > 0), known.argmax(axis=1) + 1, 0)
-        if not took.any():
-            return
-        row = int(took.argmax())
-        numbers = np.unique(np.rint(np.linspace(1, took[row], _MOST_BOARDS)).astype(int))
-        solving = {
-            "index": int(rows[row]),
-            "inputs": inputs[row].tolist(),
-            "labels": labels[row].tolist(),
-            "steps": numbers.tolist(),
-            "answers": answers[row, numbers - 1].tolist(),
-        }
-        self._sets.setdefault(set_name, _OfSet(self._vocab_size)).keep([], [solving])
+        of_set.keep(failures, _slowest(rows, inputs, labels, right, after))
 
     def finish(self, gather: Gather) -> dict[str, dict[str, Any]]:
         """Bring the ranks together, all of which take part; returns of each set, JSON-ready:
@@ -141,6 +116,32 @@ class Answers:
         return {name: of_set.to_json() for name, of_set in total.items()}
 
 
+def _slowest(
+    rows: np.ndarray,
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    right: np.ndarray | None,
+    after: np.ndarray | None,
+) -> list[dict[str, Any]]:
+    """Return how the solved puzzle came about that took the most steps, if there is one."""
+    if right is None or after is None:
+        return []
+    known = right[:, : after.shape[1]] > 0
+    took = np.where(known.any(axis=1) & (right[:, -1] > 0), known.argmax(axis=1) + 1, 0)
+    if not took.any():
+        return []
+    row = int(took.argmax())
+    numbers = np.unique(np.rint(np.linspace(1, took[row], _MOST_BOARDS)).astype(int))
+    solving = {
+        "index": int(rows[row]),
+        "inputs": inputs[row].tolist(),
+        "labels": labels[row].tolist(),
+        "steps": numbers.tolist(),
+        "answers": after[row, numbers - 1].tolist(),
+    }
+    return [solving]
+
+
 class _OfSet:
     """Sums and failures of a set's rows."""
 
@@ -148,16 +149,19 @@ class _OfSet:
         self.confusion = np.zeros((vocab_size, vocab_size), np.int64)
         # Of each tenth: cells, right ones, and the sum of the confidences in units.
         self.confidence = np.zeros((3, _NUM_BINS), np.int64)
-        self.failures: list[dict[str, Any]] = []
+        self.surest: list[dict[str, Any]] = []
+        self.most_wrong: list[dict[str, Any]] = []
         self.solving: list[dict[str, Any]] = []
 
-    def keep(self, failures: list[dict[str, Any]], solving: list[dict[str, Any]]) -> None:
-        """Keep failures that one of the orders has among its first, and of solved puzzles the one
-        that took most steps; of equal ones the first.
+    def keep(self, failures: Iterable[dict[str, Any]], solving: list[dict[str, Any]]) -> None:
+        """Keep the failures that one of the orders has among its first, and of solved puzzles the
+        one that took most steps; of equal ones the first.
         """
-        self.failures += failures
-        surest, most_wrong = self.orders()
-        self.failures = list({one["index"]: one for one in surest + most_wrong}.values())
+        known = {one["index"]: one for one in (*self.surest, *self.most_wrong, *failures)}
+        told = [one for one in known.values() if one["q_halt"] is not None]
+        surest = sorted(told, key=lambda one: (-one["q_halt"], one["index"]))
+        most_wrong = sorted(known.values(), key=lambda one: (-one["cells_wrong"], one["index"]))
+        self.surest, self.most_wrong = surest[:NUM_FAILURES], most_wrong[:NUM_FAILURES]
         slowest = sorted(self.solving + solving, key=lambda one: (-one["steps"][-1], one["index"]))
         self.solving = slowest[:1]
 
@@ -179,14 +183,7 @@ class _OfSet:
     def add(self, other: "_OfSet") -> None:
         self.confusion += other.confusion
         self.confidence += other.confidence
-        self.keep(other.failures, other.solving)
-
-    def orders(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the first failures by how sure the model is, and by the number of wrong cells."""
-        told = [one for one in self.failures if one["q_halt"] is not None]
-        surest = sorted(told, key=lambda one: (-one["q_halt"], one["index"]))
-        most_wrong = sorted(self.failures, key=lambda one: (-one["cells_wrong"], one["index"]))
-        return surest[:NUM_FAILURES], most_wrong[:NUM_FAILURES]
+        self.keep((*other.surest, *other.most_wrong), other.solving)
 
     def to_json(self) -> dict[str, Any]:
         counts, right, units = self.confidence.tolist()
@@ -194,13 +191,12 @@ class _OfSet:
         if sum(counts):
             means = [unit / _UNIT / n if n else None for unit, n in zip(units, counts, strict=True)]
             confidence = {"count": counts, "right": right, "mean": means}
-        surest, most_wrong = self.orders()
         return {
             "confusion": self.confusion.tolist() or None,
             "confidence": confidence,
             "failures": {
-                "surest": surest,
-                "most_wrong": [one for one in most_wrong if one not in surest],
+                "surest": self.surest,
+                "most_wrong": [one for one in self.most_wrong if one not in self.surest],
             },
             "solving": next(iter(self.solving), None),
         }

@@ -25,7 +25,7 @@ from runtime.files import write_together
 
 _COLUMNS = ("exact_accuracy", "accuracy", "q_halt_accuracy", "steps", "lm_loss", "q_halt_loss")
 _WITH_INTERVAL = ("exact_accuracy", "accuracy", "q_halt_accuracy")
-_RECORDED = ("exact_accuracy", "accuracy", "steps", "q_halt")
+_RECORDED = ("clues", "exact_accuracy", "accuracy", "steps", "q_halt")
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,13 @@ class Evaluation:
         records: of each set the rows' values by name, [num_examples] in test order: the metrics,
             `count` (1 where the row has labels), `q_halt` (a probability, NaN without such a head),
             `clues` (cells whose label is given); where puzzles are recorded, `right_after_K` (1
-            where the answer of ACT step K is right) for each K; and with `at_halt` what
-            `at_halt_NAME` was there.
-        at_halt: the figures at the step at which each row would have halted, where that was asked.
+            where the answer of ACT step K is right) for each K.
         answers: of each set what `evaluation.records.Answers` tells, where puzzles are recorded.
     """
 
     sets: Mapping[str, SetResult]
     findings: Mapping[str, Findings] = field(default_factory=dict)
     records: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
-    at_halt: Mapping[str, SetResult] = field(default_factory=dict)
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -92,43 +89,30 @@ def flatten(evaluation: Evaluation) -> dict[str, float]:
     return {f"eval/{name}": found[name] for name in names}
 
 
-def as_json(evaluation: Evaluation, folder: Path, suffix: str = "") -> dict[str, Any]:
+def as_json(evaluation: Evaluation, paths: Mapping[str, Path]) -> dict[str, Any]:
     """Return the figures as JSON-ready values: `metrics` over all sets, `sets` one by one with
-    their intervals, both again in `at_halt` where they were measured there, and `evaluators` with
-    their metrics, details and files in `folder`.
+    their intervals, and `evaluators` with their metrics, details and files, which are at `paths`.
 
     A figure that is not finite becomes text ("nan"), since JSON has no number for it.
     """
-    content = _json_sets(evaluation.sets)
-    if evaluation.at_halt:
-        content["at_halt"] = _json_sets(evaluation.at_halt)
-    content["evaluators"] = {
-        name: {
-            "metrics": found.metrics,
-            "details": found.details,
-            "files": [str(folder / named(file, suffix)) for file in found.files],
-        }
-        for name, found in evaluation.findings.items()
-    }
-    return content
-
-
-def named(file: str, suffix: str) -> str:
-    """Return the name of an evaluator's file with `suffix` behind its stem."""
-    return f"{Path(file).stem}{suffix}{Path(file).suffix}"
-
-
-def _json_sets(sets: Mapping[str, SetResult]) -> dict[str, Any]:
-    one_by_one = {
+    sets = {
         name: {
             "num_examples": result.num_examples,
             "count": result.count,
             "metrics": {name: table.plain(value) for name, value in result.reported.items()},
         }
-        for name, result in sets.items()
+        for name, result in evaluation.sets.items()
     }
-    together = {name: table.plain(value) for name, value in pooled(sets).items()}
-    return {"metrics": together, "sets": one_by_one}
+    evaluators = {
+        name: {
+            "metrics": found.metrics,
+            "details": found.details,
+            "files": [str(paths[name]) for name in found.files],
+        }
+        for name, found in evaluation.findings.items()
+    }
+    together = {name: table.plain(value) for name, value in pooled(evaluation.sets).items()}
+    return {"metrics": together, "sets": sets, "evaluators": evaluators}
 
 
 def as_csv(
@@ -142,15 +126,14 @@ def as_csv(
         known: of each set by name, what the data say of at least these rows; None: not known.
     """
     rows = next(iter(records.values()), {})
-    names = [prefix + name for prefix in ("", "at_halt_") for name in ("clues", *_RECORDED)]
-    measured = [name for name in names if name in rows]
+    measured = [name for name in _RECORDED if name in rows]
     measured += [name for name in rows if name.startswith("right_after_")]
     sets = {}
     for set_name, values in records.items():
         # Nothing but q_halt is known of a row without labels.
         has_labels = values["count"] > 0
         sets[set_name] = dict(known[set_name]) | {
-            name: np.where(has_labels | name.endswith("q_halt"), values[name], np.nan)
+            name: np.where(has_labels | (name == "q_halt"), values[name], np.nan)
             for name in measured
         }
     return table.rows_as_csv([*next(iter(known.values()), {}), *measured], sets)
@@ -158,10 +141,9 @@ def as_csv(
 
 def as_text(evaluation: Evaluation) -> str:
     """Return a line for each set, shares with 95 % intervals, one for each evaluator's metric."""
-    at_halt = {f"{name}, at the halt": result for name, result in evaluation.at_halt.items()}
     lines = [
         [set_name, result.count, *(_cell(result, name) for name in _COLUMNS)]
-        for set_name, result in {**evaluation.sets, **at_halt}.items()
+        for set_name, result in evaluation.sets.items()
     ]
     explained = "in brackets: 95 % confidence intervals"
     text = table.as_text(["set", "count", *_COLUMNS], lines, explained)
@@ -181,59 +163,41 @@ def _cell(result: SetResult, name: str) -> table.Cell:
 # Files and what is printed
 
 
-def report(
-    evaluation: Evaluation, job: Job, suffix: str, facts: dict[str, Any], seconds: float
-) -> None:
-    """Write the result as JSON, `facts` first, the records asked for and the evaluators' files,
-    whose names get the `suffix`; print it as tables.
+def report(evaluation: Evaluation, job: Job, facts: dict[str, Any], seconds: float) -> None:
+    """Write the result, `facts` first, the records asked for and the evaluators' files; print it.
+    Names of the evaluators' files repeat the settings that the default name of the result has;
+    beside an `output` of the user's choice they only say `_at_halt`, if rows halt early.
     """
-    output, sets = job.output, evaluation.sets
-    content = facts | as_json(evaluation, output.parent, suffix)
-    written = {output: as_file(content)}
-    if job.config.save_records:
+    config, output, sets = job.config, job.output, evaluation.sets
+    suffix = "_at_halt" if config.halting == "q" else ""
+    if config.output is None:
+        suffix = output.stem.removeprefix(f"eval_{job.trained.weights.name}")
+    paths = {name: Path(name) for name in evaluation.files}
+    paths = {n: output.with_name(f"{path.stem}{suffix}{path.suffix}") for n, path in paths.items()}
+    content, files = facts | as_json(evaluation, paths), {}
+    if config.save_records:
         known = {
             name: {"rating": job.dataset.sets[name].example_ratings()}
             | size_of_answers(job.dataset, name, result.num_examples)
             for name, result in sets.items()
         }
-        written |= records(job, as_csv(evaluation.records, known), evaluation.answers)
+        files |= records(job, as_csv(evaluation.records, known), evaluation.answers)
     for name, made in evaluation.files.items():
-        written[output.parent / named(name, suffix)] = as_line(made())
-    write(written)
+        files[paths[name]] = as_line(made())
     number = sum(result.num_examples for result in sets.values())
+    took = f"{number:,} puzzles in {seconds:.1f} s: {number / seconds:,.1f} a second"
     exact = pooled(sets).get("exact_accuracy")
-    sys.stdout.write(
-        f"{heading(facts)}{as_text(evaluation)}\n\n"
-        f"{number:,} puzzles in {seconds:.1f} s: {number / seconds:,.1f} a second\n"
-        f"written: {', '.join(map(str, written))}\n"
-        f"exact_accuracy: {'no puzzle has labels' if exact is None else f'{exact:.4f}'}\n"
-        f"{last_line(content, but='exact_accuracy')}"
-    )
+    known = "no puzzle has labels" if exact is None else f"{exact:.4f}"
+    publish(job, content, files, as_text(evaluation), took, f"exact_accuracy: {known}")
 
 
 def report_chains(
     found: list[chains.Figures], job: Job, facts: dict[str, Any], seconds: float
 ) -> None:
-    """Write what thinking longer gave as JSON and CSV, and print it as a table."""
+    """Write what thinking longer gave, and print it as a table."""
     settings = {name: getattr(job.config, name) for name in ThinkingSettings.model_fields}
-    content = facts | {"thinking": settings, "chains": table.as_json(found)}
-    lines = beside(job.output, ".csv")
-    write({job.output: as_file(content), lines: table.as_csv(found)})
-    sys.stdout.write(
-        f"{heading(facts)}{chains.as_text(found)}\n\n"
-        f"{seconds:.1f} s\nwritten: {job.output}, {lines}\n{last_line(content)}"
-    )
-
-
-def as_file(content: Mapping[str, Any]) -> str:
-    """Return a result as the text of its file."""
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
-
-
-def last_line(content: Mapping[str, Any], but: str = "") -> str:
-    """Return the line with the headline of a result, "" where there is none, or it is `but`."""
-    score = score_of(content)
-    return f"{score}\n" if score is not None and score.name != but else ""
+    content = facts | {"thinking": settings, "chains": table.plain(found)}
+    publish(job, content, {}, chains.as_text(found), f"{seconds:.1f} s")
 
 
 def records(job: Job, lines: str, answers: Mapping[str, Any]) -> dict[Path, str]:
@@ -243,18 +207,32 @@ def records(job: Job, lines: str, answers: Mapping[str, Any]) -> dict[Path, str]
     return {beside(output, "_records.csv"): lines, beside(output, "_records.json"): text}
 
 
-def heading(facts: Mapping[str, Any]) -> str:
-    """Return the lines that say what was measured."""
-    weights = f" ({facts['weights']} weights)" if facts["weights"] else ""
-    return f"checkpoint: {facts['checkpoint']}{weights}\ndata: {', '.join(facts['data'])}\n\n"
+def publish(
+    job: Job,
+    content: Mapping[str, Any],
+    files: Mapping[Path, str],
+    text: str,
+    took: str,
+    exact: str = "",
+) -> None:
+    """Write a result as JSON, and further files of it; print it as the text given, with what was
+    measured and how long it took, the line that says the exact accuracy, and the headline.
 
-
-def write(files: Mapping[Path, str]) -> None:
-    """Write the files of the result, the result first; raises ConfigError where there is no room
-    for all of them, and writes none.
+    Raises:
+        ConfigError: there is no room for all files; none is written.
     """
+    written = {job.output: json.dumps(content, indent=1, allow_nan=False) + "\n", **files}
     try:
-        write_together(files)
+        write_together(written)
     except OSError as error:
-        path = error.filename or next(iter(files))
+        path = error.filename or job.output
         raise ConfigError(f"output={path}: cannot be written: {error.strerror}") from None
+    weights = f" ({content['weights']} weights)" if content["weights"] else ""
+    score = score_of(content)
+    lines = [
+        f"checkpoint: {content['checkpoint']}{weights}\ndata: {', '.join(content['data'])}\n",
+        f"{text}\n\n{took}\nwritten: {', '.join(map(str, written))}",
+        *([exact] if exact else []),
+        *([str(score)] if score and not (exact and score.name == "exact_accuracy") else []),
+    ]
+    sys.stdout.write("\n".join([*lines, ""]))

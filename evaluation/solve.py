@@ -1,6 +1,5 @@
 """Solve puzzles with a trained model, and keep what it answered at each ACT step."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -8,16 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from dataset.kinds.base import Puzzle, Verdict, Views
+from dataset.kinds.base import Puzzle, Verdict
 from evaluation.chains import Found, chosen, ends_of, residual_of, wants_to_halt
 from evaluation.config import ThinkingSettings
 from evaluation.think import Step, chain_steps
-from evaluation.views import Seen, seen_by_chains
+from evaluation.views import Seen, seen_by_chains, views_for
 from models.act import ACTLossHead
 from models.heads.base import Examples
-from runtime.errors import ConfigError
 
 _BATCH_SIZE = 64
 
@@ -45,9 +42,6 @@ class Reasoning:
         puzzle: the puzzle.
         answers: int8 [steps, size, size], the most likely tokens after each ACT step; in a Sudoku 0
             where the model left a cell empty.
-        log_prob: natural logarithm of the last answer's probability, as the model sees it.
-        confidence: (1 - mean over the cells of entropy / log V) * sigmoid(q_halt - q_continue) at
-            the last step: how sure the tokens are, times how sure Q is of the answer.
         q_halt: float32 [steps], the chance that the answer is right, as the model sees it; NaN
             where no head says so.
         q_continue: float32 [steps], the value of another step.
@@ -61,8 +55,6 @@ class Reasoning:
 
     puzzle: Puzzle
     answers: np.ndarray
-    log_prob: float
-    confidence: float
     q_halt: np.ndarray
     q_continue: np.ndarray
     halts: np.ndarray
@@ -138,7 +130,7 @@ def _reason_batch(
     def on_device(arrays: dict[str, np.ndarray]) -> Examples:
         return {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
 
-    views, chains = _views(puzzles[0]) if settings.perturbs_views else None, []
+    views, chains = views_for(settings, puzzles[0].kind, len(puzzles[0].question)), []
     rows = first_row + np.arange(len(puzzles))
     for number, own in enumerate(seen_by_chains(views, settings.seed, rows, settings.breadth[0])):
         arrays = {"inputs": own.boards(inputs).astype(np.int32), "puzzle_identifiers": ids}
@@ -146,13 +138,6 @@ def _reason_batch(
         chains.append(_read(model, steps, own, number, watch))
     told = {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
     return list(_chosen(model, puzzles, told, settings))
-
-
-def _views(puzzle: Puzzle) -> Views:
-    if views := puzzle.kind.views(len(puzzle.question)):
-        return views
-    name = puzzle.kind.name
-    raise ConfigError(f"perturb=symmetry: no symmetry of {name} puzzles is known")
 
 
 def _read(
@@ -164,35 +149,23 @@ def _read(
     act, told = model.model, []
     for step, (before, carry) in enumerate(steps, start=1):
         given = act.inner.read(act.answer_of(carry), carry.examples)
-        best, log_probs = given["logits"].argmax(-1), model.log_probs(given["logits"])
-        of_cells = log_probs.gather(-1, best.unsqueeze(-1)).squeeze(-1)
+        best = given["logits"].argmax(-1, keepdim=True)
+        certainty = model.log_probs(given["logits"]).gather(-1, best).exp()
         one = {
             "q_halt_logits": given["q_halt_logits"].float(),
             "q_halt": given["q_halt_logits"].float().sigmoid(),
             "q_continue": given["q_continue_logits"].sigmoid(),
-            "log_prob": of_cells.sum(-1),
-            "confidence": _confidence(model, log_probs, given),
             "halts": wants_to_halt(act, given, carry.steps),
             "residual": residual_of(before, act.answer_of(carry)),
         }
         of_step = {name: value.cpu().numpy() for name, value in one.items()}
-        of_step["tokens"] = seen.tokens(best.cpu().numpy().astype(np.uint8))
-        of_step["certainty"] = seen.values(of_cells.exp().float().cpu().numpy())
+        of_step["tokens"] = seen.tokens(best.squeeze(-1).cpu().numpy().astype(np.uint8))
+        of_step["certainty"] = seen.values(certainty.squeeze(-1).float().cpu().numpy())
         told.append(of_step)
         if watch is not None:
             names = ("tokens", "certainty", "q_halt")
             watch(Glimpse(number, step, *(of_step[name] for name in names)))
     return {name: np.stack([one[name] for one in told], 1) for name in told[0]}
-
-
-def _confidence(model: ACTLossHead, log_probs: Tensor, given: Examples) -> Tensor:
-    """Return `Reasoning.confidence` [N]; without a halting head only the tokens count."""
-    entropy = torch.special.entr(log_probs.exp()).sum(-1).mean(-1)
-    certainty = (1 - entropy / math.log(log_probs.shape[-1])).clamp(0, 1)
-    if (rule := model.model.rule) is None:
-        return certainty
-    gap = given["q_halt_logits"] - (given["q_continue_logits"] if rule.compares else 0)
-    return certainty * gap.to(certainty).sigmoid()
 
 
 def _chosen(
@@ -219,8 +192,6 @@ def _chosen(
         yield Reasoning(
             puzzle,
             answers=np.stack([puzzle.kind.to_grid(step) for step in own["tokens"]]),
-            log_prob=float(own["log_prob"][-1]),
-            confidence=float(own["confidence"][-1]),
             q_halt=np.full_like(own["q_halt"], np.nan)
             if model.model.rule is None
             else own["q_halt"],

@@ -1,7 +1,8 @@
-"""Tables of figures for people, as JSON and as CSV. Imports no torch."""
+"""Tables of figures for people and for programs. Imports no torch."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -28,27 +29,15 @@ def _shown(cell: Cell) -> str:
     return "-" if cell is None else str(cell)
 
 
-def as_json(figures: Iterable[object]) -> list[dict[str, Any]]:
-    """Return objects with figures as JSON-ready values."""
-    return [{name: plain(value) for name, value in vars(one).items()} for one in figures]
-
-
 def plain(value: Any) -> Any:
-    """Return a figure as a JSON-ready value, an estimate with its interval. What is not finite
-    becomes text ("nan"), since JSON has no number for it.
+    """Return a figure, or objects with figures, as a JSON-ready value, an estimate with its
+    interval. What is not finite becomes text ("nan"), since JSON has no number for it.
     """
-    if isinstance(value, Estimate):
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if is_dataclass(value):
         return {name: plain(part) for name, part in vars(value).items()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def as_csv(figures: Sequence[object]) -> str:
-    """Return a line for each of several objects with the same figures, without intervals."""
-    lines = [",".join(vars(figures[0]) if figures else [])]
-    for one in figures:
-        values = vars(one).values()
-        lines.append(",".join(str(v.value if isinstance(v, Estimate) else v) for v in values))
-    return "\n".join(lines) + "\n"
 
 
 def rows_as_csv(names: Iterable[str], sets: Mapping[str, Mapping[str, np.ndarray | None]]) -> str:

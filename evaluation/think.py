@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from evaluation.config import Halting, ThinkingSettings
-from models.act import ACT, ACTCarry, ACTLossHead, Drawn, LossOutput, choose_rows
+from models.act import ACTCarry, ACTLossHead, Drawn, LossOutput
 from models.draws import ROW_KEYS, RowDraws, noise_table
 from models.heads.base import Examples, Targets
 from puzzle_dataset import Batch, EvalBatches
@@ -176,7 +176,6 @@ class Thought:
         set_name, batch, count, start: as `EvalBatches` gives them.
         carry: after the last step of each row; all have halted. Where slots were refilled it has
             the answer's latent alone.
-        at_halt: after the step at which each row would have halted, where that was noted.
         right: which rows are right after each step, float32 [b, steps], where that was noted.
         answers: with `right`, the tokens after each of the first steps, at most `NUM_ANSWERS`,
             int16 [b, steps, S].
@@ -187,14 +186,8 @@ class Thought:
     count: int
     start: int
     carry: ACTCarry
-    at_halt: ACTCarry | None = None
     right: Tensor | None = None
     answers: Tensor | None = None
-
-
-def think(forward: Forward, model: ACTLossHead, examples: Examples) -> LossOutput:
-    """Run all ACT steps on fresh examples, in evaluation mode; returns the last step."""
-    return model.measure(_all_steps(forward, model, examples)[0])
 
 
 def thoughts(
@@ -205,15 +198,14 @@ def thoughts(
     halting: Halting,
     begin: Callable[[int], None],
     seed: int = 0,
-    *,
     notes_right: bool = False,
 ) -> Iterator[Thought]:
     """Let a model in evaluation mode think about all batches; yields them in their order.
 
     Args:
         forward: `model` or its compiled form.
-        halting: steps: every row takes all steps. both: so it does, and where it would have halted
-            is noted. q: a row that halts gives its slot to the next row, at a constant shape.
+        halting: steps: every row takes all steps. q: a row that halts gives its slot to the next
+            row, at a constant shape.
         begin: called before the work on each batch, with its number.
         seed: of the numbers that the rows of a model draw.
         notes_right: note which rows are right after each step, but with `halting` q.
@@ -226,28 +218,20 @@ def thoughts(
         begin(number)
         arrays = with_draws(batch.arrays(), model, seed, start + first_row)
         examples = ranks.on_device(arrays)
-        noted = {"notes_halts": halting == "both", "notes_right": notes_right}
-        all_took = _all_steps(forward, model, examples, **noted)
-        yield Thought(set_name, batch, count, start, *all_took)
+        took = _all_steps(forward, model, examples, notes_right=notes_right)
+        yield Thought(set_name, batch, count, start, *took)
 
 
 def _all_steps(
-    forward: Forward,
-    model: ACTLossHead,
-    examples: Examples,
-    *,
-    notes_halts: bool = False,
-    notes_right: bool = False,
-) -> tuple[ACTCarry, ACTCarry | None, Tensor | None, Tensor | None]:
-    """Return the carry after all ACT steps on fresh examples and, where asked for, what `_noted`
-    gives, which rows are right after each step, and their answers, as `Thought` has them.
+    forward: Forward, model: ACTLossHead, examples: Examples, *, notes_right: bool = False
+) -> tuple[ACTCarry, Tensor | None, Tensor | None]:
+    """Return the carry after all ACT steps on fresh examples and, where asked for, which rows are
+    right after each step, and their answers, as `Thought` has them.
     """
-    act, carry, at_halt = model.model, None, None
+    act, carry = model.model, None
     right: list[Tensor] = []
     answers: list[Tensor] = []
     for _, carry in steps(forward, model, all_steps(model, examples)):
-        if notes_halts:
-            at_halt = _noted(act, at_halt, carry)
         if notes_right:
             answer = act.inner.answer(act.answer_of(carry), carry.examples)
             logits = act.inner.heads["lm"].read(answer)["logits"]
@@ -256,18 +240,8 @@ def _all_steps(
                 answers.append(logits.argmax(-1).short())
     assert carry is not None  # A model takes a step at least.
     if not right:
-        return carry, at_halt, None, None
-    return carry, at_halt, torch.stack(right, -1), torch.stack(answers, 1)
-
-
-def _noted(act: ACT, at_halt: ACTCarry | None, carry: ACTCarry) -> ACTCarry:
-    """Return `carry` where a slot had not halted before, else what was noted then."""
-    now = replace(carry, halted=act.halts(carry))
-    if at_halt is None:
-        return now
-    before, after = at_halt.tensors(), now.tensors()
-    noted = {name: choose_rows(at_halt.halted, before[name], after[name]) for name in after}
-    return ACTCarry.from_tensors(noted)
+        return carry, None, None
+    return carry, torch.stack(right, -1), torch.stack(answers, 1)
 
 
 # Slots that are refilled

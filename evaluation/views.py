@@ -2,33 +2,33 @@
 turned back exactly. Imports no torch.
 """
 
-from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
 
 from dataset.dihedral import NUM_VIEWS
-from dataset.kinds.base import Kind, Views, kind_named
-from puzzle_dataset import PuzzleDataset
-from runtime.errors import DatasetError
+from dataset.kinds.base import Kind, Views
+from evaluation.config import ThinkingSettings
+from runtime.errors import ConfigError
 from runtime.streams import Stream, random_words
 
 
-def views_of(dataset: PuzzleDataset) -> Views:
-    """Return the views of the puzzles in a data set.
+def views_for(settings: ThinkingSettings, kind: Kind | None, size: int) -> Views | None:
+    """Return the views that chains see of puzzles of `size` rows, where they see several.
 
     Raises:
-        DatasetError: none are known for its kind.
+        ConfigError: the puzzles have none, or fewer than chains are asked for.
     """
-    cells, vocab = dataset.metadata.seq_len, dataset.metadata.vocab_size
-    kind = kind_named(dataset.kind) if dataset.kind else Kind()
-    if views := kind.views(isqrt(cells)):
-        return views
-    instead = f" ({kind.instead_of_views})" if kind.instead_of_views else ""
-    raise DatasetError(
-        f"{dataset.split_dirs[0]}: {vocab} tokens and {cells} cells: no symmetry of such puzzles "
-        f"is known{instead}"
-    )
+    if not settings.perturbs_views:
+        return None
+    views, breadth = kind and kind.views(size), max(settings.breadth)
+    if views is None:
+        unknown = f"no symmetry of {kind.name if kind else 'such'} puzzles is known"
+        raise ConfigError(f"perturb=symmetry: {unknown}; perturb=noise does without")
+    if breadth > views.number:
+        few = f"such puzzles have {views.number} views"
+        raise ConfigError(f"breadth={breadth}: {few}; a lower breadth, or perturb=noise")
+    return views
 
 
 def draw_views(views: Views, seed: int, rows: np.ndarray, breadth: int) -> np.ndarray:

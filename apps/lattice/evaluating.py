@@ -1,7 +1,6 @@
 """Evaluate by search: what the model finds, beside chance and a plain solver, and its files."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from evaluation import table
 from evaluation.job import Job, beside
 from evaluation.measure import Prepared, Report
 from evaluation.records import Answers, size_of_answers
-from evaluation.report import as_file, heading, last_line, records, write
+from evaluation.report import publish, records
 from models.act import ACTLossHead
 from models.registry import build_model
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
@@ -89,16 +88,9 @@ def report(
 ) -> None:
     """Write what a search gave as JSON, and the records asked for; print it as a table."""
     settings = job.config.search.model_dump()
-    content = facts | {"search": settings, "searchers": table.as_json(figures)}
-    written = {job.output: as_file(content)}
-    if job.config.save_records:
-        written |= records_of_search(found, job)
-    write(written)
-    sys.stdout.write(
-        f"{heading(facts)}{search_report.as_text(figures)}\n\n"
-        f"{seconds:.1f} s\nwritten: {', '.join(map(str, written))}\n"
-        f"{last_line(content)}"
-    )
+    content = facts | {"search": settings, "searchers": table.plain(figures)}
+    files = records_of_search(found, job) if job.config.save_records else {}
+    publish(job, content, files, search_report.as_text(figures), f"{seconds:.1f} s")
     for path in job.output.parent.glob(f"{ledger_prefix(job).name}.*.jsonl"):
         path.unlink(missing_ok=True)  # The result is written.
 

@@ -274,10 +274,7 @@ def describe(reasoning: "Reasoning", *, learns_continue: bool, colour: bool = Fa
     puzzle = reasoning.puzzle
     said, wrong = reasoning.judge(), reasoning.cells_wrong()
     marks = " (marked !)" if said.solved is False and wrong.any() and not colour else ""
-    verdict = (
-        f"answer: {said.words}{marks}; Q confidence: {_percent(reasoning.q_halt[-1])}; answer"
-        f" confidence: {reasoning.confidence:.1%}; log-probability: {reasoning.log_prob:.2f}"
-    )
+    verdict = f"answer: {said.words}{marks}; Q confidence: {_percent(reasoning.q_halt[-1])}"
     lines = [as_text(Board(puzzle, reasoning.answer), colour=colour), verdict]
     if said.solved is False and puzzle.target is None and (note := note_on(puzzle)):
         lines.append(note)

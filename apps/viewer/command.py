@@ -7,28 +7,21 @@ machine, and of no other. Nothing leaves the machine.
 
 import argparse
 import os
-import socket
 import sys
 import webbrowser
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from runtime.errors import EXIT_CONFIG
 from runtime.text import many, run_named
 
-_HOST = "127.0.0.1"
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve the page until Ctrl-C; return the exit code."""
     options = _parser().parse_args(arguments)
-    try:
-        from apps.viewer.server import build_app
-        from apps.viewer.serving import server_of
-    except ImportError as error:
-        name = str(error.name).partition(".")[0]
-        return _refuse(f"{name} is not installed (pip install '.[viewer]')")
+    from apps.viewer.server import Server
     from apps.viewer.shelf import find
 
     for path in (*options.checkpoints, *(options.data or [])):
@@ -37,25 +30,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     checkpoints, data = options.checkpoints, options.data or [Path("data")]
     if not checkpoints and (usual := Path("checkpoints")).is_dir():
         checkpoints = [usual]
+    look = partial(find, checkpoints, data)
+    shelf = look()
+    if not shelf.models:
+        places = ", ".join(map(str, options.checkpoints)) or "checkpoints"
+        return _refuse(f"{places}: no run in it; train one (make demo), or name a run's folder")
     try:
-        listener = socket.create_server((_HOST, options.port))
+        server = Server(look, options.port)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         return _refuse(f"--port {options.port}: {reason}; --port 0 takes any free one")
-    look = partial(find, checkpoints, data)
-    with listener:
-        shelf = look()
-        if not shelf.models:
-            places = ", ".join(map(str, options.checkpoints)) or "checkpoints"
-            return _refuse(f"{places}: no run in it; train one (make demo), or name a run's folder")
-        folders = len({each.folder for each in shelf.data})
-        found = f"{many(len(shelf.models), 'checkpoint')}, {many(folders, 'data set')}"
-        address = f"http://{_HOST}:{listener.getsockname()[1]}"
-        sys.stdout.write(f"{found}\n{address} (Ctrl-C ends it)\n")
-        sys.stdout.flush()
-        if options.open:
-            webbrowser.open(address)
-        server_of(build_app(look)).run([listener])
+    folders = len({each.folder for each in shelf.data})
+    found = f"{many(len(shelf.models), 'checkpoint')}, {many(folders, 'data set')}"
+    address = "http://{}:{}".format(*server.server_address)
+    sys.stdout.write(f"{found}\n{address} (Ctrl-C ends it)\n")
+    sys.stdout.flush()
+    if options.open:
+        webbrowser.open(address)
+    with server, suppress(KeyboardInterrupt):
+        server.serve_forever()
     return 0
 
 

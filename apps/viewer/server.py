@@ -7,28 +7,19 @@ paths.
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import ThreadingTCPServer
 from typing import Any, Literal
 
 from pydantic import Field
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apps.reports.asking import note_on
 from apps.reports.boards import Board, asked, draw, draw_panels, panels_of
-from apps.viewer.shelf import MISTAKES, Filter, Model, Shelf, at, label
+from apps.viewer.shelf import MISTAKES, Model, Shelf, at, label
 from apps.viewer.thinking import Asked, Event, Thinker, svg_of
-from dataset.arc.tasks import Task, encode_canvas, parse_task
-from dataset.kinds.arc import ARC, arc_puzzles
 from dataset.kinds.base import Puzzle
 from dataset.kinds.sudoku import SUDOKU
 from evaluation.puzzles import parse_puzzle
@@ -40,6 +31,7 @@ from training.config.explain import validate
 _PAGE = Path(__file__).parent / "page"
 _FILES = {"": "text/html", "viewer.css": "text/css"}
 _FILES |= dict.fromkeys(("viewer.js", "common.js", "editor.js", "player.js"), "text/javascript")
+_ANSWERS = ("found", "board", "example", "rows", "save", "think")
 _THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
 _MOST_BYTES = 1_000_000
 _PER_PAGE = 50
@@ -54,14 +46,11 @@ _HEADERS = {
 
 
 class Typed(Schema):
-    """A puzzle that was typed, drawn or loaded; or (data, row) one of a data set."""
+    """A puzzle that was typed or drawn; or (data, row) one of a data set."""
 
-    text: str | None = Field(None, max_length=200_000)
-    task: dict[str, Any] | None = None
-    task_name: str = Field("", max_length=200)
-    test_input: CountOrZero = 0
+    text: str = Field("", max_length=200_000)
     data: CountOrZero | None = None
-    row: CountOrZero | None = None
+    row: CountOrZero = 0
 
 
 class PuzzleRequest(Schema):
@@ -91,82 +80,106 @@ class RowsRequest(Schema):
     of: Literal["data", "records"]
     number: CountOrZero
     text: str = Field("", max_length=200)
-    bounds: dict[str, tuple[float, float]] = {}
     wrong_only: StrictBool = True
     page: CountOrZero = 0
 
 
-class _Guard:
-    """Refuses requests for other hosts and of other sites' pages, and bodies that are too large."""
+class Server(ThreadingTCPServer):
+    """Serves the page at a port of the loopback address, 0 for any free one, of what `find` finds:
+    it is asked each time a page is opened.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            return await send({"type": "websocket.close", "code": 1008})
-        if scope["type"] != "http":
-            return
-        if refusal := _refusal(scope["method"], Headers(scope=scope)):
-            refused = _said(*refusal)
-            refused.headers["Connection"] = "close"  # What follows of the request is not read.
-            return await refused(scope, receive, send)
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
-
-
-def _refusal(method: str, headers: Headers) -> tuple[str, int] | None:
-    host, length = headers.get("host", ""), headers.get("content-length", "")
-    kind, is_post = headers.get("content-type", "").split(";")[0].strip(), method == "POST"
-    is_elsewhere = headers.get("origin", f"http://{host}") != f"http://{host}"
-    is_elsewhere |= headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-    is_told = length.isascii() and length.isdecimal()
-    is_large = is_told and (len(length) > 20 or int(length) > _MOST_BYTES)
-    asked_here = (
-        f"this page is for http://localhost:PORT, not for {shown(host)}; from another machine: "
-        "ssh -L PORT:localhost:PORT, and open that address there"
-    )
-    refusals = (
-        (not _THIS_MACHINE.fullmatch(host), asked_here, 403),
-        (is_elsewhere, "another site's page may not ask here", 403),
-        (method not in ("GET", "POST"), f"{shown(method)} is not accepted; GET and POST are", 405),
-        ("upgrade" in headers, "this server speaks plain HTTP only", 400),
-        ("transfer-encoding" in headers, "the length must be told, not sent in chunks", 411),
-        (is_post and kind != "application/json", "accepted: application/json", 415),
-        (is_post and not is_told, "the length of what is sent must be told", 411),
-        (is_post and is_large, f"more than {_MOST_BYTES:,} bytes", 413),
-    )
-    return next(((reason, status) for is_so, reason, status in refusals if is_so), None)
-
-
-def build_app(find: Callable[[], Shelf]) -> Starlette:
-    """Return the server's application for what `find` finds: it is asked each time a page is
-    opened.
+    Raises:
+        OSError: the port is taken.
     """
-    desk = _Desk(find)
-    routes = [Route(f"/{name}", _file(name)) for name in _FILES]
-    for answer in (desk.found, desk.board, desk.example, desk.rows, desk.save, desk.think):
-        routes.append(Route(f"/api/{answer.__name__}", _answering(answer), methods=["POST"]))
-    guard = Middleware(_Guard)  # pyright: ignore[reportArgumentType]
-    errors: Any = {HTTPException: _http_error, Exception: _failed}
-    return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
+
+    allow_reuse_address = daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, find: Callable[[], Shelf], port: int) -> None:
+        self.desk = _Desk(find)
+        super().__init__(("127.0.0.1", port), partial(_Handler, self.desk))
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: who asked has gone."""
 
 
-def _said(reason: str, status: int) -> JSONResponse:
-    return JSONResponse({"error": reason}, status)
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request, and closes its connection."""
 
+    timeout = 10.0  # Seconds without a byte.
 
-def _http_error(_: Request, error: HTTPException) -> Response:
-    return _said(error.detail, error.status_code)
+    def __init__(self, desk: "_Desk", *given: Any) -> None:
+        self._desk = desk
+        super().__init__(*given)
 
+    def do_GET(self) -> None:
+        name = self.path.removeprefix("/")
+        if refusal := self._refusal():
+            self._say(*refusal)
+        elif name in _FILES:
+            self._send(_content(name), _FILES[name])
+        else:
+            self._say("there is no such page", 404)
 
-def _failed(_: Request, error: Exception) -> Response:
-    return _said(f"the viewer failed: {type(error).__name__}: {error}", 500)
+    def do_POST(self) -> None:
+        name = self.path.removeprefix("/api/")
+        if refusal := self._refusal() or self._refusal_of_body():
+            return self._say(*refusal)
+        if name not in _ANSWERS:
+            return self._say("there is no such page", 404)
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        try:
+            answered = getattr(self._desk, name)(_parsed(body))
+        except MISTAKES as error:
+            return self._say(str(error), 400)
+        except Exception as error:
+            return self._say(f"the viewer failed: {type(error).__name__}: {error}", 500)
+        if callable(answered):
+            self._begin(200, "application/x-ndjson")
+            answered(lambda event: self.wfile.write(json.dumps(event).encode() + b"\n"))
+            return None
+        if isinstance(answered, bytes):
+            return self._send(answered, "image/gif")
+        self._send(json.dumps(answered).encode())
+
+    def _refusal(self) -> tuple[str, int] | None:
+        host = self.headers.get("Host", "")
+        is_elsewhere = self.headers.get("Origin", f"http://{host}") != f"http://{host}"
+        is_elsewhere |= self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
+        if not _THIS_MACHINE.fullmatch(host):
+            told = f"this page is for http://localhost:PORT, not for {shown(host)}; from another"
+            there = "ssh -L PORT:localhost:PORT, and open that address there"
+            return f"{told} machine: {there}", 403
+        return ("another site's page may not ask here", 403) if is_elsewhere else None
+
+    def _refusal_of_body(self) -> tuple[str, int] | None:
+        lengths = self.headers.get_all("Content-Length", [])
+        if self.headers.get_content_type() != "application/json":
+            return "accepted: application/json", 415
+        if "Transfer-Encoding" in self.headers or len(lengths) != 1 or not lengths[0].isdecimal():
+            return "the length of what is sent must be told", 411
+        is_large = len(lengths[0]) > 20 or int(lengths[0]) > _MOST_BYTES
+        return (f"more than {_MOST_BYTES:,} bytes", 413) if is_large else None
+
+    def _say(self, reason: str, status: int) -> None:
+        self._send(json.dumps({"error": reason}).encode(), status=status)
+
+    def _send(self, content: bytes, kind: str = "application/json", status: int = 200) -> None:
+        self._begin(status, kind)
+        self.wfile.write(content)
+
+    def _begin(self, status: int, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.end_headers()
+
+    def end_headers(self) -> None:
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
 
 
 @cache
@@ -174,30 +187,9 @@ def _content(name: str) -> bytes:
     return (_PAGE / (name or "index.html")).read_bytes()
 
 
-def _file(name: str) -> Callable[[Request], Response]:
-    return lambda _: Response(_content(name), media_type=_FILES[name])
-
-
-def _answering(answer: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Response]]:
-    """Return what answers a request, with JSON where `answer` makes no response of its own;
-    mistakes with the status 400 and a sentence.
-    """
-
-    async def respond(request: Request) -> Response:
-        try:
-            answered = await run_in_threadpool(answer, await _body(request))
-        except MISTAKES as error:
-            return _said(str(error), 400)
-        return answered if isinstance(answered, Response) else JSONResponse(answered)
-
-    return respond
-
-
-async def _body(request: Request) -> Any:
+def _parsed(body: bytes) -> Any:
     try:
-        sent = json.loads(await request.body())
-    except ClientDisconnect:
-        raise ConfigError("the request ended before all of it was here") from None
+        sent = json.loads(body)
     except (ValueError, RecursionError):
         sent = None
     if not isinstance(sent, dict):
@@ -225,14 +217,11 @@ class _Desk:
         """Draw a puzzle, with the demonstrations of its task, and say what is known of it."""
         request = validate(PuzzleRequest, sent)
         typed, puzzle = request.puzzle, self._puzzle(request.puzzle, self._model(request.model))
-        pairs = list[Puzzle]()
-        if typed.data is not None:
-            pairs = self._shelf.data[typed.data].demonstrations(puzzle)
-        elif typed.task is not None:
-            pairs = _demonstrations(_task(typed))
-        called = puzzle.name if typed.data is None else label(puzzle)
         told = {"svg": svg_of(asked(puzzle)), "text": _text(puzzle), "note": note_on(puzzle)}
-        return {**told, "label": called, "pairs": [_pair_drawn(pair) for pair in pairs]}
+        if typed.data is None:
+            return {**told, "label": "", "pairs": []}
+        pairs = self._shelf.data[typed.data].demonstrations(puzzle)
+        return {**told, "label": label(puzzle), "pairs": [_pair_drawn(pair) for pair in pairs]}
 
     def example(self, sent: Any) -> Event:
         """Choose a puzzle of a model's data, its own and what it was not trained on first; without
@@ -242,29 +231,27 @@ class _Desk:
         model = self._model(request.model)
         for number in self._shelf.offered(model)[0]:
             data = self._shelf.data[number]
-            rows = data.rows(Filter(), model.known(data))
+            rows = data.rows(known=model.known(data))
             if len(rows):
                 row = int(rows[request.seed % len(rows)])
                 return {"data": number, "row": row, "text": _text(data.puzzles([row])[0])}
         made = (model.kind or SUDOKU).example(model.size, request.seed)
         if made is None:
-            raise ConfigError("no data of this model was found: load or type a puzzle")
+            raise ConfigError(
+                "no data of this model was found: type a puzzle, or name its data set"
+            )
         return {"text": _text(made)}
 
     def rows(self, sent: Any) -> Event:
         """List puzzles of a data set or of records, as many as a page takes."""
         request = validate(RowsRequest, sent)
-        wanted = Filter(request.text, request.bounds, request.wrong_only)
-        here = slice(request.page * _PER_PAGE, (request.page + 1) * _PER_PAGE)
         if request.of == "data":
             shown = data = at(self._shelf.data, request.number, "data set")
-            found = data.rows(wanted, self._model(request.model).known(data))
+            found = data.rows(request.text.lower(), self._model(request.model).known(data))
         else:
             shown = at(self._shelf.records, request.number, "evaluation")
-            data, found = shown.data, shown.chosen(wanted)
-        has_clues = data.look.cells == "written"
-        told = {n: v for n, v in shown.figures.items() if len(v) and (n != "clues" or has_clues)}
-        rows = found[here].tolist()
+            data, found = shown.data, shown.rows(wrong_only=request.wrong_only)
+        rows = found[request.page * _PER_PAGE :][:_PER_PAGE].tolist()
         puzzles = dict(zip(rows, data.puzzles(rows), strict=True))
         return {
             "total": len(found),
@@ -272,26 +259,20 @@ class _Desk:
                 {"row": row, "words": shown.described(row, one), "svg": draw(asked(one)).svg()}
                 for row, one in puzzles.items()
             ],
-            "bounds": {name: [v.min().item(), v.max().item()] for name, v in told.items()},
-            "names": {name: _FIGURES.get(name, name.replace("_", " ")) for name in told},
             "data": self._shelf.data.index(data),
             "per_page": _PER_PAGE,
         }
 
-    def save(self, sent: Any) -> Response:
-        """Send a thought as a file."""
-        wanted = validate(SaveRequest, sent)
-        name = {"Content-Disposition": "attachment; filename=thinking.gif"}
-        content = self._thinker.saved(wanted.thought)
-        return Response(content, headers=name, media_type="image/gif")
+    def save(self, sent: Any) -> bytes:
+        """Return the last thought as a GIF."""
+        return self._thinker.saved(validate(SaveRequest, sent).thought)
 
-    def think(self, sent: Any) -> Response:
-        """Stream what a model does, a line of JSON for each event."""
+    def think(self, sent: Any) -> Callable[[Callable[[Event], object]], None]:
+        """Return what lets a model think, and tells each event as it happens."""
         wanted = validate(ThinkRequest, sent)
         model = self._model(wanted.model)
         puzzle = self._puzzle(wanted.puzzle, model)
-        lines = _lines(self._thinker.events(model.trained, puzzle, wanted))
-        return StreamingResponse(lines, media_type="application/x-ndjson")
+        return partial(self._thinker.think, model.trained, puzzle, wanted)
 
     def _model(self, number: int) -> Model:
         return at(self._shelf.models, number, "model")
@@ -305,16 +286,12 @@ class _Desk:
         kind, facts = model.kind, model.trained.facts
         if typed.data is not None:
             data = at(self._shelf.data, typed.data, "data set")
-            puzzle = model.as_known(data.puzzles([typed.row or 0])[0])
-        elif typed.task is not None:
-            puzzles = arc_puzzles(_task(typed), model.identifiers)
-            puzzle = at(puzzles, typed.test_input, "test input")
+            puzzle = model.as_known(data.puzzles([typed.row])[0])
         elif kind and not kind.board(model.size).hint:
-            told = "are loaded from a file, or chosen from a data set"
-            raise DatasetError(f"{kind.name} puzzles {told}")
+            raise DatasetError(f"{kind.name} puzzles are chosen from a data set")
         else:
             try:
-                puzzle = parse_puzzle(typed.text or "", kind)
+                puzzle = parse_puzzle(typed.text, kind)
             except ValueError as error:
                 raise DatasetError(str(error)) from None
         if kind is not None and puzzle.kind is not kind:
@@ -333,18 +310,6 @@ def _told(name: str, tell: Callable[[], Event]) -> Event:
         return {"name": name, "error": str(error)}
 
 
-def _task(typed: Typed) -> Task:
-    name = typed.task_name or "task"
-    return parse_task(name, typed.task, "the task", is_evaluation=True, outputs_may_lack=True)
-
-
-def _demonstrations(task: Task) -> list[Puzzle]:
-    """Return the pairs of a task that show what it asks for."""
-    pairs = [(given, made) for given, made in task.train if made is not None]
-    canvases = [[ARC.to_grid(encode_canvas(grid)) for grid in pair] for pair in pairs]
-    return [Puzzle(ARC, given, made) for given, made in canvases]
-
-
 def _pair_drawn(pair: Puzzle) -> str:
     """Draw the input and the output of a demonstration."""
     assert pair.target is not None
@@ -358,18 +323,3 @@ def _text(puzzle: Puzzle) -> str:
     size = len(puzzle.question)
     look = puzzle.kind.board(size)
     return look.text(puzzle.tokens.reshape(size, size)) if look.hint else ""
-
-
-_FIGURES = {
-    "accuracy": "share of the cells right",
-    "exact_accuracy": "all right (1) or not (0)",
-    "q_halt": "how sure it was",
-    "steps": "ACT steps",
-    "path_length": "moves of the path",
-    "grid_cells": "cells of the grid",
-}
-
-
-def _lines(events: Iterator[Event]) -> Iterator[bytes]:
-    for event in events:
-        yield json.dumps(event).encode() + b"\n"

@@ -5,7 +5,7 @@ The page names them by their numbers, never by paths.
 
 import csv
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
@@ -13,16 +13,15 @@ from io import BytesIO
 from itertools import chain, islice
 from math import isqrt
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from apps.reports.asking import kind_read_by
 from apps.reports.html import percent
-from apps.reports.reading import rows_of
+from apps.reports.reading import find_runs, rows_of
 from apps.reports.status import modified
 from dataset.arc.augmentation import parse_identifier
-from dataset.arc.tasks import crop_grids
 from dataset.format.schema import METADATA_NAME
 from dataset.kinds.arc import ARC
 from dataset.kinds.base import BoardLook, Kind, Puzzle
@@ -35,13 +34,20 @@ from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_erro
 from runtime.files import read_bounded
 from runtime.text import many
 from training.checkpoint.published import CONFIG_FILE as PUBLISHED_CONFIG
-from training.checkpoint.run_folder import CONFIG_FILE
-from training.checkpoint.store import MANIFEST
+from training.checkpoint.store import MANIFEST, list_steps
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 
 MISTAKES = (CheckpointError, ConfigError, DatasetError)
 _RECORDS = "_records.csv"
 _MOST_RUNS, _MOST_ROWS = 500, 200_000
+# What is told of a puzzle in an evaluation, and how.
+_FIGURES: dict[str, Callable[[float], str] | None] = {
+    "exact_accuracy": None,
+    "accuracy": lambda value: f"{percent(value)} of the cells right",
+    "q_halt": lambda value: f"{percent(value)} sure",
+    "steps": lambda value: many(round(value), "step"),
+    "clues": lambda value: many(round(value), "clue"),
+}
 _MOST_RECORD_BYTES, _MOST_RESULT_BYTES = 200_000_000, 50_000_000
 _Found = TypeVar("_Found")
 
@@ -121,16 +127,6 @@ def _trained(path: Path, changed: float) -> TrainedModel:
     return find_trained_model(path, lambda message: None)
 
 
-class Filter(NamedTuple):
-    """Which puzzles are wanted: words in the name, bounds of figures by name, and of records the
-    wrong ones only.
-    """
-
-    text: str = ""
-    bounds: Mapping[str, tuple[float, float]] = {}
-    wrong_only: bool = False
-
-
 @dataclass(frozen=True)
 class Data:
     """A split of a data set, as a shelf of puzzles."""
@@ -198,60 +194,47 @@ class Data:
         return [known[identifier] for of_set in of_sets for identifier in of_set.tolist()]
 
     @cached_property
-    def _originals(self) -> dict[str, np.ndarray]:
-        """Of each set the rows of the original puzzles, each the first of its group; 200,000 at
-        most in all.
+    def listed(self) -> np.ndarray:
+        """The rows of the original puzzles, each the first of its group, counted over all sets,
+        int64; 200,000 at most.
         """
-        found, left = {}, _MOST_ROWS
+        found = []
         for set_name, arrays in self.dataset.sets.items():
             is_first = np.zeros(len(arrays.puzzle_indices) - 1, bool)
             is_first[arrays.group_indices[:-1]] = True
             rows = np.flatnonzero(np.repeat(is_first, np.diff(arrays.puzzle_indices)))
-            found[set_name] = rows[:left]
-            left -= len(found[set_name])
-        return found
+            found.append(rows + self.starts[set_name])
+        return np.concatenate(found)[:_MOST_ROWS]
 
     @cached_property
-    def listed(self) -> np.ndarray:
-        """The rows of the original puzzles, counted over all sets, int64."""
-        rows = [rows + self.starts[name] for name, rows in self._originals.items()]
-        return np.concatenate(rows)
+    def ratings(self) -> np.ndarray:
+        """How hard each row is, NaN where nobody has said so."""
+        rated = [(one.example_ratings(), one.num_examples) for one in self.dataset.sets.values()]
+        parts = [np.full(n, np.nan) if told is None else told for told, n in rated]
+        return np.concatenate(parts)
 
-    @cached_property
-    def figures(self) -> dict[str, np.ndarray]:
-        """What tells easy puzzles from hard ones, of the rows that are listed."""
-        parts: dict[str, list[np.ndarray]] = {}
-        for set_name, rows in self._originals.items():
-            inputs = self.dataset.read(set_name, rows, np.zeros(len(rows), np.int32)).inputs
-            if self.look.cells == "written":
-                parts.setdefault("clues", []).append((inputs != self.look.open).sum(1))
-            if self.kind is ARC:
-                cells = [grid.size for grid in crop_grids(inputs)]
-                parts.setdefault("cells of the input", []).append(np.array(cells))
-            if (ratings := self.dataset.sets[set_name].example_ratings()) is not None:
-                parts.setdefault(self.kind.rating, []).append(ratings[rows])
-        return {name: np.concatenate(values) for name, values in parts.items()}
-
-    def rows(self, wanted: Filter, known: Collection[str] | None = None) -> np.ndarray:
-        """Return the rows that a filter lets through, int64; with `known` those of ARC puzzles
-        with such names only.
+    def rows(self, text: str = "", known: Collection[str] | None = None) -> np.ndarray:
+        """Return the rows that are listed, int64; of ARC puzzles those whose names hold a text,
+        with `known` those of these only.
         """
-        chosen = np.ones(len(self.listed), bool)
-        for name, (low, high) in wanted.bounds.items():
-            if name in self.figures:
-                chosen &= (self.figures[name] >= low) & (self.figures[name] <= high)
-        if self.names:
-            text, names = wanted.text.lower(), [self.names[row] for row in self.listed]
-            fits = [text in name.lower() and (known is None or name in known) for name in names]
-            chosen &= np.array(fits, bool)
-        return self.listed[chosen]
+        if not self.names:
+            return self.listed
+        names = [self.names[row] for row in self.listed]
+        fits = [text in name.lower() and (known is None or name in known) for name in names]
+        return self.listed[np.array(fits, bool)]
 
     def described(self, row: int, puzzle: Puzzle) -> str:
         """Return a row that is listed in a line."""
-        place = int(np.searchsorted(self.listed, row))
-        figures = ((name, values[place]) for name, values in self.figures.items())
-        said = (f"{n} {v}" if n == "rating" else f"{v} {n}" for n, v in figures)
-        return ", ".join([label(puzzle), *said])
+        kind, look, rating = puzzle.kind, self.look, self.ratings[row]
+        said = [label(puzzle)]
+        if look.cells == "written":
+            said.append(f"{int((puzzle.tokens != look.open).sum())} clues")
+        if kind is ARC:
+            said.append(f"{kind.seen(puzzle, puzzle.question).size} cells of the input")
+        if np.isfinite(rating):
+            rated = f"{rating:g}"
+            said.append(f"rating {rated}" if kind.rating == "rating" else f"{rated} {kind.rating}")
+        return ", ".join(said)
 
 
 def label(puzzle: Puzzle) -> str:
@@ -293,49 +276,32 @@ class Records:
             for cells in rows:
                 line = dict(zip(names, cells, strict=True))
                 row = self.data.starts[line.pop("set")] + int(line.pop("index"))
-                told = {n: number_in(t) for n, t in line.items() if n[:11] != "right_after"}
-                if told.get("exact_accuracy") is not None:
+                told = {name: number_in(line[name]) for name in _FIGURES if name in line}
+                if told["exact_accuracy"] is not None:
                     found[row] = {n: value for n, value in told.items() if value is not None}
         except (KeyError, ValueError, csv.Error):
             raise DatasetError(f"{self.path}: not the records of an evaluation") from None
         return found
 
-    @cached_property
-    def figures(self) -> dict[str, np.ndarray]:
-        """The figures of all lines that have them."""
-        lines = self.lines.values()
-        names = dict.fromkeys(name for line in lines for name in line)
-        return {n: np.array([line[n] for line in lines if n in line]) for n in names}
-
-    def chosen(self, wanted: Filter) -> np.ndarray:
-        """Return the rows that a filter lets through, the surest mistakes first; of ARC tasks no
+    def rows(self, *, wrong_only: bool) -> np.ndarray:
+        """Return the rows of the puzzles, or of the mistakes, the surest first; of ARC tasks no
         augmentations.
         """
-        is_listed = set(self.data.listed.tolist()) if self.data.kind is ARC else self.lines
+        listed = set(self.data.listed.tolist()) if self.data.kind is ARC else self.lines
         rows = [
             row
             for row, line in self.lines.items()
-            if row in is_listed
-            and not (wanted.wrong_only and line["exact_accuracy"] == 1)
-            and all(a <= line.get(name, a) <= b for name, (a, b) in wanted.bounds.items())
+            if row in listed and not (wrong_only and line["exact_accuracy"] == 1)
         ]
         return np.array(sorted(rows, key=lambda row: -self.lines[row].get("q_halt", 0.0)), int)
 
     def described(self, row: int, puzzle: Puzzle) -> str:
         """Say what the evaluation found about a puzzle."""
-        figures, is_written = self.lines[row], self.data.look.cells == "written"
-        said = {
-            "accuracy": lambda value: f"{percent(value)} of the cells right",
-            "q_halt": lambda value: f"{percent(value)} sure",
-            "steps": lambda value: many(round(value), "step"),
-            "clues": lambda value: many(round(value), "clue"),
-        }
+        figures = self.lines[row]
+        if self.data.look.cells != "written":
+            figures = {name: value for name, value in figures.items() if name != "clues"}
         told = ["right" if figures["exact_accuracy"] == 1 else "wrong"]
-        told += [
-            say(figures[name])
-            for name, say in said.items()
-            if name in figures and (is_written or name != "clues")
-        ]
+        told += [say(figures[name]) for name, say in _FIGURES.items() if say and name in figures]
         return f"{label(puzzle)}: {', '.join(told)}"
 
 
@@ -428,18 +394,13 @@ def _measured(records: Path, otherwise: list[Path]) -> list[Path]:
     return otherwise
 
 
-def _runs(path: Path) -> Iterator[Path]:
-    """Yield the runs in a folder and below it; a run's folder, or what is no folder, is itself."""
-    if not path.is_dir() or _is_run(path) or (path / MANIFEST).exists():
-        yield path
-        return
-    below = (found.parent for found in path.rglob("*.yaml") if _is_run(found.parent))
-    yield from islice(dict.fromkeys(sorted(below)), _MOST_RUNS)
-
-
-def _is_run(path: Path) -> bool:
-    named = any((path / name).is_file() for name in (CONFIG_FILE, PUBLISHED_CONFIG))
-    return named or any(path.glob(f"step_*/{MANIFEST}"))
+def _runs(path: Path) -> list[Path]:
+    """Return the runs in a folder and below it; a run's folder, or what is no folder, is itself."""
+    if not path.is_dir() or (path / MANIFEST).exists():
+        return [path]
+    published = (found.parent for found in path.rglob(PUBLISHED_CONFIG))
+    own = (found for found in find_runs(path) if list_steps(found))
+    return list(islice(sorted({*published, *own}), _MOST_RUNS))
 
 
 def _or_nothing(look: Callable[[], _Found], otherwise: _Found) -> _Found:

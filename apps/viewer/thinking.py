@@ -1,13 +1,12 @@
 """Let a model think about a puzzle, and tell each step as it is computed."""
 
-import queue
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import Field
 
@@ -30,12 +29,11 @@ from evaluation.config import ArchOverrides, SearchSettings, ThinkingSettings
 from evaluation.solve import Glimpse, reason
 from runtime.device import resolve_device
 from runtime.errors import ConfigError
-from runtime.schema import Count, Schema, StrictBool
+from runtime.schema import Count, Schema
 from runtime.text import many
 from training.checkpoint.trained_model import TrainedModel
 
 _MOST_FRAMES = 300
-_MOST_KEPT = 8  # Thoughts that can still be saved.
 Event = dict[str, Any]
 
 
@@ -46,14 +44,11 @@ class Asked(Schema):
         depth: ACT steps; None: as many as in training.
         breadth: chains.
         rounds: of a search, at most.
-        compare: mark what differs from the right answer, where that is known, instead of what
-            cannot stay by the rules.
     """
 
     depth: Count | None = Field(None, le=1024)
     breadth: Count = Field(1, le=64)
     rounds: Count = Field(200, le=5000)
-    compare: StrictBool = False
 
 
 class _Cancelled(Exception):
@@ -64,62 +59,50 @@ class Thinker:
     """Thinks about one puzzle at a time; a new one ends the one before."""
 
     def __init__(self) -> None:
-        self._number, self._lock = 0, threading.Lock()
-        self._kept: dict[int, list[Frame]] = {}
+        self._numbers, self._lock = count(1), Lock()
+        self._newest, self._frames = 0, list[Frame]()
 
-    def events(self, trained: TrainedModel, puzzle: Puzzle, asked: Asked) -> Iterator[Event]:
-        """Yield what happens: a `frame` for the puzzle and for each step as it is done, then `done`
+    def think(
+        self, trained: TrainedModel, puzzle: Puzzle, asked: Asked, tell: Callable[[Event], object]
+    ) -> None:
+        """Tell what happens: a `frame` for the puzzle and for each step as it is done, then `done`
         with the frames of the chain that answers, from which of them on the answer stays
         (`settled`), a `summary`, the number under which the thought can be saved, and which
         checkpoint of its run this was; or `error` with a sentence.
         """
-        self._number += 1
-        number, told = self._number, queue.Queue[Event | None]()
+        self._newest = number = next(self._numbers)
 
-        def tell(event: Event) -> None:
-            if number != self._number:
+        def go_on(event: Event) -> None:
+            if number != self._newest:
                 raise _Cancelled("stopped")
-            told.put(event)
+            tell(event)
 
-        def work() -> None:
-            try:
-                with self._lock:
-                    frames, summary = _think(trained, puzzle, asked, tell)
-                    self._keep(number, frames)
-                    done = [shown(frame) for frame in frames]
-                    about = {"summary": summary, "train_step": trained.step, "thought": number}
-                    tell({"done": done, "settled": _settled(frames), **about})
-            except (_Cancelled, *MISTAKES) as error:
-                told.put({"error": str(error)})
-            except Exception as error:
-                # Of the model itself, or of the machine: the page stays, and says so.
-                told.put({"error": f"{type(error).__name__}: {error}"})
-            finally:
-                told.put(None)
-
-        threading.Thread(target=work, daemon=True).start()
         try:
-            yield from iter(told.get, None)
-        finally:
-            if number == self._number:
-                self._number += 1  # The page has gone.
-
-    def _keep(self, number: int, frames: list[Frame]) -> None:
-        self._kept[number] = frames
-        for old in sorted(self._kept)[:-_MOST_KEPT]:
-            del self._kept[old]
+            with self._lock:
+                frames, summary = _think(trained, puzzle, asked, go_on)
+                done = [shown(frame) for frame in frames]
+                about = {"summary": summary, "train_step": trained.step, "thought": number}
+                self._frames = frames
+                go_on({"done": done, "settled": _settled(frames), **about})
+        except (ConnectionError, TimeoutError):
+            return  # The page has gone.
+        except (_Cancelled, *MISTAKES) as error:
+            tell({"error": str(error)})
+        except Exception as error:
+            # Of the model itself, or of the machine: the page stays, and says so.
+            tell({"error": f"{type(error).__name__}: {error}"})
 
     def saved(self, number: int) -> bytes:
-        """Return a thought as a GIF.
+        """Return the last thought as a GIF.
 
         Raises:
-            ConfigError: it is too long ago, or a GIF cannot be written here.
+            ConfigError: another one has begun since, or a GIF cannot be written here.
         """
-        if number not in self._kept:
+        if number != self._newest or not (frames := self._frames):
             raise ConfigError("this thought is too long ago: solve the puzzle again")
         with TemporaryDirectory() as folder:
             path = Path(folder, "thinking.gif")
-            animate(self._kept[number], path)
+            animate(frames, path)
             return path.read_bytes()
 
 
@@ -149,30 +132,12 @@ def svg_of(board: Board) -> str:
 
 
 def verdict_on(board: Board) -> str:
-    """Say what is shown on a board; the cells that are counted are those that it marks."""
-    puzzle, answer, look = board.puzzle, board.answer, board.look
-    judged = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
+    """Say what is shown on a board."""
+    puzzle = board.puzzle
     if board.candidates is not None and (left := int((board.candidates.sum(-1) > 1).sum())):
         marked = int(board.wrong.sum())
         return f"{many(left, 'cell')} open" + (f", {marked} wrong" if marked else "")
-    if judged.solved is not False:
-        return judged.words
-    if look.canvas:
-        given, right = panels_of(board)[1:]
-        sizes = ["{} x {}".format(*panel.tokens.shape) for panel in (given, right)]
-        if sizes[0] != sizes[1]:
-            return f"a grid of {sizes[0]} cells; the right one has {sizes[1]}"
-        marked = many(int(given.marked.sum()), "cell")
-        return f"a grid of {sizes[0]} cells, not the right one: it differs in {marked}"
-    is_open = puzzle.kind.to_tokens(answer).reshape(answer.shape) == look.open
-    is_empty = is_open & board.wrong & (look.cells == "written")
-    if board.right is None and not is_empty.any():
-        return judged.words
-    marked = many(int((board.wrong & ~is_empty).sum()), "cell")
-    said = f"not a solution: {marked} cannot stay"
-    if board.right is not None:
-        said = f"not the right answer: it differs in {marked}"
-    return f"{said}, {int(is_empty.sum())} left empty" if is_empty.any() else said
+    return puzzle.kind.judge(puzzle.question, board.answer, puzzle.target).words
 
 
 def _settled(frames: list[Frame]) -> int:
@@ -187,24 +152,12 @@ def _think(
 ) -> tuple[list[Frame], str]:
     """Return the frames of the chain that answers, and what there is to say of the whole."""
     device = torch.device(resolve_device("auto"))
-    right, note = _right_answer(puzzle, compare=settings.compare)
-    if note:
+    if puzzle.target is None and (note := note_on(puzzle)):
         tell({"note": note})
     tell({"frame": shown(Frame(asked(puzzle), "the puzzle", []))})
     look = _search if trained.run.arch.searches else _reason
-    frames, summary = look(trained, puzzle, settings, device, right, tell)
+    frames, summary = look(trained, puzzle, settings, device, tell)
     return thinned(frames, _MOST_FRAMES), summary
-
-
-def _right_answer(puzzle: Puzzle, *, compare: bool) -> tuple[np.ndarray | None, str]:
-    """Return the right answer, where it is to be compared with, and what people have to know."""
-    if puzzle.target is None and (note := note_on(puzzle)):
-        return None, note
-    if not compare:
-        return None, ""
-    right = puzzle.kind.solution(puzzle.question) if puzzle.target is None else puzzle.target
-    unknown = "the right answer is not known: marked is what cannot stay by the rules"
-    return right, unknown if right is None else ""
 
 
 def _reason(
@@ -212,7 +165,6 @@ def _reason(
     puzzle: Puzzle,
     asked: Asked,
     device: torch.device,
-    right: np.ndarray | None,
     tell: Callable[[Event], None],
 ) -> tuple[list[Frame], str]:
     _, model = load_for([puzzle], trained, device, ArchOverrides(halt_max_steps=asked.depth))
@@ -232,7 +184,7 @@ def _reason(
         if halts:
             q.append(float(glimpse.q_halt[0]))
         certainty = glimpse.certainty[0].reshape(answer.shape)
-        board = board_of_step(puzzle, before, answer, certainty, right)
+        board = board_of_step(puzzle, before, answer, certainty, None)
         chain = f"chain {glimpse.chain + 1} of {asked.breadth}, " if asked.breadth > 1 else ""
         title = f"{chain}ACT step {glimpse.step} of {steps}"
         tell({"frame": shown(Frame(board, title, [], list(q), steps))})
@@ -244,7 +196,7 @@ def _reason(
         gives = "gives" if found.num_agreeing == 1 else "give"
         agreeing = f"{found.num_agreeing} of {asked.breadth} {gives} this answer"
         summary = f"chain {found.chain + 1} answers, {agreeing}"
-    return frames_of_steps(found, right), summary
+    return frames_of_steps(found), summary
 
 
 def _search(
@@ -252,7 +204,6 @@ def _search(
     puzzle: Puzzle,
     asked: Asked,
     device: torch.device,
-    right: np.ndarray | None,
     tell: Callable[[Event], None],
 ) -> tuple[list[Frame], str]:
     if asked.depth is not None:
@@ -263,7 +214,7 @@ def _search(
 
     def watch(found: Found, one: Round) -> None:
         before, after, guessed = one.before[0], one.after[0], int(one.guessed[0])
-        board = board_of_candidates(puzzle, after, guessed, before, right)
+        board = board_of_candidates(puzzle, after, guessed, before)
         tell({"frame": shown(Frame(board, f"chain 1, round {found.rounds}", []))})
 
     settings = SearchSettings(chains=asked.breadth, rounds=asked.rounds)
@@ -273,4 +224,4 @@ def _search(
     summary = f"no answer: no chain has decided all cells in {effort}"
     if found.answer is not None:
         summary = f"chain {(found.chain or 0) + 1} answers after {effort}"
-    return frames_of_rounds(puzzle, rounds, found, right), summary
+    return frames_of_rounds(puzzle, rounds, found), summary

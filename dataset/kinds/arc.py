@@ -20,7 +20,6 @@ class ArcKind(Kind):
     """By the right output, where it is known: as the votes have it, the cropped grids are equal."""
 
     name = "ARC"
-    instead_of_views = "on ARC the votes of evaluators=[arc] do this"
     is_named = True
 
     def vocab_size(self, size: int) -> int:

@@ -180,13 +180,11 @@ class Kind:
         name: for people; in lower case it must be the name in `KINDS`, which dataset.json holds.
         rating: what data sets rate their puzzles by, for people.
         is_named: whether identifiers.json names its puzzles.
-        instead_of_views: what does for its puzzles what views do, where they have none.
     """
 
     name: str
     rating = "rating"
     is_named = False
-    instead_of_views = ""
 
     @property
     def key(self) -> str:

@@ -10,7 +10,7 @@ the number of ranks changes a bit of any result.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -22,9 +22,10 @@ import numpy as np
 from dataset.arc.augmentation import parse_identifier, undo_grid
 from dataset.arc.tasks import crop_grids, parse_grid
 from dataset.format.files import read_json
-from dataset.format.schema import ARC_VOCAB_SIZE, IDENTIFIERS_NAME, TEST_PUZZLES_NAME
-from dataset.kinds import ArcEvaluatorConfig
-from evaluation.evaluators.base import AnsweredRows, Findings, Gather, require_square
+from dataset.format.schema import IDENTIFIERS_NAME, TEST_PUZZLES_NAME
+from dataset.kinds import EvaluatorConfig
+from dataset.kinds.arc import ARC
+from evaluation.evaluators.base import AnsweredRows, Findings, Gather, require_kind
 from evaluation.headline import arc_interval
 from evaluation.puzzles import identifiers_of
 from puzzle_dataset import PuzzleDataset
@@ -108,12 +109,12 @@ class PuzzleNames:
             raise DatasetError(f"{self._source}: identifier {identifier}: {error}") from None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class Votes:
     """Number of votes for a grid; sum of their sigmoid(q_halt), each floored to 2**-128 units."""
 
-    count: int = 0
-    q_sum: int = 0
+    count: int
+    q_sum: int
 
     @property
     def mean_q(self) -> float:
@@ -127,7 +128,8 @@ class Tally:
     def __init__(self) -> None:
         self.num_predictions = 0
         self.num_unmatched = 0  # Rows without a vote: their undone input is none of their task.
-        self._votes: dict[tuple[str, bytes], dict[bytes, Votes]] = defaultdict(dict)
+        self._votes: dict[tuple[str, bytes], Counter[bytes]] = defaultdict(Counter)
+        self._q_sums: dict[tuple[str, bytes], Counter[bytes]] = defaultdict(Counter)
 
     def add_rows(
         self,
@@ -158,27 +160,24 @@ class Tally:
             if all(pair.input_key != input_key for pair in tasks.get(task, ())):
                 self.num_unmatched += 1
                 continue
-            key = grid_key(undo_grid(answer, view, colours))
-            self._add((task, input_key), key, Votes(1, _fixed_point_sigmoid(q_logit)))
+            place, key = (task, input_key), grid_key(undo_grid(answer, view, colours))
+            self._votes[place][key] += 1
+            self._q_sums[place][key] += _fixed_point_sigmoid(q_logit)
 
     def merge(self, other: "Tally") -> None:
         """Add the votes of other rows."""
         self.num_predictions += other.num_predictions
         self.num_unmatched += other.num_unmatched
-        for place, grids in other._votes.items():
-            for key, votes in grids.items():
-                self._add(place, key, votes)
-
-    def _add(self, place: tuple[str, bytes], key: bytes, more: Votes) -> None:
-        votes = self._votes[place].setdefault(key, Votes())
-        votes.count += more.count
-        votes.q_sum += more.q_sum
+        for place in other._votes:
+            self._votes[place].update(other._votes[place])
+            self._q_sums[place].update(other._q_sums[place])
 
     def ranked(self, task: str, input_key: bytes) -> list[tuple[bytes, Votes]]:
         """Return the grids voted for, best first, by key; of equal votes and equal Q the lowest,
         narrowest grid with the lowest colours first.
         """
-        grids = self._votes.get((task, input_key), {})
+        counts, q_sums = (each.get((task, input_key), {}) for each in (self._votes, self._q_sums))
+        grids = {key: Votes(count, q_sums[key]) for key, count in counts.items()}
         return sorted(grids.items(), key=lambda item: (-item[1].count, -item[1].q_sum, item[0]))
 
 
@@ -210,11 +209,9 @@ def score(tasks: Tasks, tally: Tally, ks: Sequence[int] = PASS_KS) -> Scores:
         for name, pairs in tasks.items()
     ]
     scored = [of_task for of_task in places if of_task]
-    if not scored:
-        return Scores({}, {}, 0)
     shares = {
         k: [sum(place is not None and place <= k for place in one) / len(one) for one in scored]
-        for k in ks
+        for k in (ks if scored else ())
     }
     return Scores(
         per_test_output={k: math.fsum(values) / len(scored) for k, values in shares.items()},
@@ -279,8 +276,8 @@ class ArcEvaluator:
     folders hold, with the same test pairs, is one task: their votes add up.
     """
 
-    def __init__(self, config: ArcEvaluatorConfig, dataset: PuzzleDataset) -> None:
-        require_square(dataset, ARC_VOCAB_SIZE, "a square canvas")
+    def __init__(self, config: EvaluatorConfig, dataset: PuzzleDataset) -> None:
+        require_kind(dataset, ARC)
         self._tasks: dict[str, list[TestPair]] = {}
         names = identifiers_of(dataset)
         for folder in dataset.split_dirs:
@@ -293,12 +290,10 @@ class ArcEvaluator:
         for arrays in dataset.sets.values():
             for identifier in np.unique(arrays.puzzle_identifiers).tolist():
                 self._names[identifier]  # One without a usable name is an error here, not later.
-        self._keeps_votes = config.keeps_votes
-        self._tally = Tally()
+        self.begin()
 
     def begin(self) -> None:
-        if not self._keeps_votes:
-            self._tally = Tally()
+        self._tally = Tally()
 
     def add(self, rows: AnsweredRows) -> None:
         self._tally.add_rows(

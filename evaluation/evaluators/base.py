@@ -5,7 +5,6 @@ Each rank hands its rows to its own evaluators, batch by batch; at the end their
 together, and every rank has the same figures. Built, and its data checked, without torch.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from dataset.kinds import EVALUATORS, AnyEvaluator, EvaluatorConfig
+from dataset.kinds.base import Kind
 from evaluation.metrics import wilson
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
@@ -59,12 +59,15 @@ class Evaluator(Protocol):
 
 
 def build_evaluators(
-    chosen: Iterable[EvaluatorConfig | str], dataset: PuzzleDataset
+    chosen: Iterable[EvaluatorConfig | str],
+    dataset: PuzzleDataset,
+    say: Callable[[str], None] | None = None,
 ) -> dict[str, Evaluator]:
     """Build evaluators for a test set, by name.
 
     Args:
         chosen: their settings; a name where there are none.
+        say: of those of a data set chosen by name: is told which do not fit, and are left out.
     Raises:
         DatasetError: the data are not of this kind, or lack a file that is needed; says which.
     """
@@ -73,21 +76,11 @@ def build_evaluators(
         try:
             evaluators[config.name] = EVALUATORS.load(config.name)(config, dataset)
         except DatasetError as error:
-            needed = f"needed by evaluators=[{config.name}]; evaluators=[] does without"
-            raise DatasetError(f"{error} ({needed})") from None
-    return evaluators
-
-
-def build_fitting(
-    inherited: Iterable[EvaluatorConfig], dataset: PuzzleDataset, say: Callable[[str], None]
-) -> dict[str, Evaluator]:
-    """Build the evaluators of another data set that fit a test set; `say` is told of the others."""
-    evaluators: dict[str, Evaluator] = {}
-    for config in inherited:
-        try:
-            evaluators |= build_evaluators([config], dataset)
-        except DatasetError as error:
-            say(f"the evaluator {config.name} of the data set chosen by name is left out: {error}")
+            asked = f"evaluators=[{config.name}]"
+            if say is None:
+                needed = f"needed by {asked}; evaluators=[] does without"
+                raise DatasetError(f"{error} ({needed})") from None
+            say(f"{asked} of the data set chosen by name is left out: {error}")
     return evaluators
 
 
@@ -124,15 +117,9 @@ class SharesEvaluator:
         return Findings(metrics, details)
 
 
-def require_square(dataset: PuzzleDataset, vocab_size: int, cells: str) -> None:
-    """Raise DatasetError unless the puzzles have so many tokens on `cells`, a square."""
+def require_kind(dataset: PuzzleDataset, kind: Kind) -> None:
+    """Raise DatasetError unless the puzzles may be of a kind."""
     metadata = dataset.metadata
-    if metadata.vocab_size != vocab_size or math.isqrt(metadata.seq_len) ** 2 != metadata.seq_len:
-        raise unsuitable(dataset, f"expected {vocab_size} tokens on {cells}")
-
-
-def unsuitable(dataset: PuzzleDataset, why: str) -> DatasetError:
-    """Return an error that says what the puzzles are, and why an evaluator cannot read them."""
-    metadata = dataset.metadata
-    found = f"{metadata.vocab_size} tokens and {metadata.seq_len} cells"
-    return DatasetError(f"{dataset.split_dirs[0]}: {found}: {why}")
+    if not kind.fits(metadata.seq_len, metadata.vocab_size):
+        found = f"{metadata.vocab_size} tokens and {metadata.seq_len} cells"
+        raise DatasetError(f"{dataset.split_dirs[0]}: {found} are no {kind.name} puzzles")

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dataset.kinds import EvaluatorConfig
+from dataset.kinds.maze import MAZE
 from dataset.maze import rules as maze
-from evaluation.evaluators.base import AnsweredRows, SharesEvaluator, require_square
+from evaluation.evaluators.base import AnsweredRows, SharesEvaluator, require_kind
 from puzzle_dataset import PuzzleDataset
 
 
@@ -17,7 +18,7 @@ class MazeEvaluator(SharesEvaluator):
 
     def __init__(self, config: EvaluatorConfig, dataset: PuzzleDataset) -> None:
         super().__init__()
-        require_square(dataset, maze.VOCAB_SIZE, "a square")
+        require_kind(dataset, MAZE)
 
     def judge(self, rows: AnsweredRows) -> Sequence[np.ndarray]:
         return maze.check_paths(rows.inputs, rows.preds)

@@ -1,12 +1,14 @@
 """Sudoku: whether answers keep the rules and the clues. Imports no torch."""
 
 from collections.abc import Sequence
+from math import isqrt
 
 import numpy as np
 
 from dataset.kinds import EvaluatorConfig
-from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions, grid_size
-from evaluation.evaluators.base import AnsweredRows, SharesEvaluator, unsuitable
+from dataset.kinds.sudoku import SUDOKU
+from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions
+from evaluation.evaluators.base import AnsweredRows, SharesEvaluator, require_kind
 from puzzle_dataset import PuzzleDataset
 
 
@@ -19,13 +21,8 @@ class SudokuEvaluator(SharesEvaluator):
 
     def __init__(self, config: EvaluatorConfig, dataset: PuzzleDataset) -> None:
         super().__init__()
-        metadata = dataset.metadata
-        try:
-            self._size = grid_size(metadata.seq_len)
-        except ValueError as error:
-            raise unsuitable(dataset, str(error)) from None
-        if metadata.vocab_size != self._size + 1 + EMPTY_TOKEN:
-            raise unsuitable(dataset, f"expected {self._size + 1 + EMPTY_TOKEN} tokens")
+        require_kind(dataset, SUDOKU)
+        self._size = isqrt(dataset.metadata.seq_len)
 
     def judge(self, rows: AnsweredRows) -> Sequence[np.ndarray]:
         is_clue = rows.inputs > EMPTY_TOKEN

@@ -22,7 +22,7 @@ SECONDS = 10.0
 SLACK = 3.0
 # A run that does not end by itself soon, and writes a record at each step.
 LONG = ("epochs=12000", "log_interval=1")
-EVALUATING = ("evaluation.in_training", "evaluate")
+EVALUATING = ("evaluation.measure", "evaluate")
 STARTING = (
     ("pretrain", "open_data"),
     ("training.step", "build_model"),

@@ -122,7 +122,7 @@ def test_every_key_that_is_written_is_documented(
         files = run(*own, name=evaluator)
         logged |= {key for record in files.records for key in record}
         output = tmp_path / f"{evaluator}.json"
-        evaluation = run_evaluation(output, f"checkpoint={files.folder}", "halting=both")
+        evaluation = run_evaluation(output, f"checkpoint={files.folder}")
         reported |= set(paths(evaluation))
     tiny_settings.remove("arch.H_layers=1")
     files = run("arch=lattice", "heads=lattice", "arch.loops=2", name="lattice")

@@ -1,7 +1,6 @@
 """Evaluators as they are called: in pretrain.py and evaluate.py, on one rank and on two."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,71 +73,6 @@ def test_arc_is_scored_in_training_and_afterwards(
         assert of_two[part] == found[part]
     submitted = (output.parent / "submission.json").read_bytes()
     assert submitted == (folder / "submission.json").read_bytes()
-
-
-@pytest.mark.slow
-def test_two_ranks_write_the_files_once(
-    settings: list[str], run_on_ranks: Run, files_of: Any, tmp_path: Path
-) -> None:
-    run_on_ranks(2, "pretrain.py", *settings, "eval_interval=null", "max_steps=null")
-    run = files_of(tmp_path / "run")
-    (record,) = run.eval_records
-    folder = run.folder / f"eval_step_{record['step']}"
-    assert sorted(path.name for path in folder.iterdir()) == list(FILES)
-    votes = json.loads((folder / "arc_tasks.json").read_text())
-    assert [pair["votes"] for pairs in votes.values() for pair in pairs] == [4, 4, 4, 4]
-
-
-def test_votes_add_up_across_evaluations_when_asked(
-    settings: list[str], train: Run, files_of: Any, tmp_path: Path
-) -> None:
-    train([*settings, "arc_vote_across_evaluations=true"])
-    run = files_of(tmp_path / "run")
-    counts = []
-    for record in run.eval_records:
-        text = (run.folder / f"eval_step_{record['step']}" / "arc_tasks.json").read_text()
-        counts.append(json.loads(text)["one"][0]["votes"])
-    assert counts == [4, 8]
-
-
-def test_evaluators_can_be_chosen_or_left_out(
-    settings: list[str],
-    tiny_settings: list[str],
-    train: Run,
-    run_evaluation: Run,
-    sudoku_data: Path,
-    files_of: Any,
-    tmp_path: Path,
-) -> None:
-    train([*settings, "evaluators=[]", "max_steps=2"])
-    run = files_of(tmp_path / "run")
-    assert run_evaluation(tmp_path / "a.json", f"checkpoint={run.folder}")["evaluators"] == {}
-    asked = "evaluators=[{name: arc@ARC}]"
-    asked = run_evaluation(tmp_path / "b.json", f"checkpoint={run.folder}", asked)
-    assert list(asked["evaluators"]) == ["arc"]
-
-    train([*tiny_settings, f"checkpoint_path={tmp_path / 'sudoku'}", "evaluators=[sudoku]"])
-    for record in files_of(tmp_path / "sudoku").eval_records:
-        assert 0 <= record["eval/sudoku/valid"] <= record["eval/sudoku/keeps_clues"] <= 1
-        assert record["eval/sudoku/valid"] >= record["eval/exact_accuracy"]
-
-
-@pytest.mark.parametrize("entry", ["pretrain.py", "evaluate.py"])
-def test_data_that_lack_a_file_end_before_torch_is_loaded(
-    settings: list[str], train: Run, arc_data: Path, run_python: Run, tmp_path: Path, entry: str
-) -> None:
-    arguments = [*settings, f"data_path={tmp_path / 'data'}"]
-    shutil.copytree(arc_data, tmp_path / "data")
-    if entry == "evaluate.py":
-        train([*arguments, "max_steps=1"])
-        arguments = [f"checkpoint={tmp_path / 'run'}"]
-    (tmp_path / "data" / "test_puzzles.json").unlink()
-    (tmp_path / "torch.py").write_text("raise AssertionError('torch was loaded')")
-    finished = run_python(entry, *arguments, env={"PYTHONPATH": str(tmp_path)})
-    assert finished.code == 3
-    (line,) = finished.err_lines
-    missing = f"{tmp_path / 'data' / 'test_puzzles.json'}: No such file or directory"
-    assert line.endswith(f"{missing} (needed by evaluators=[arc]; evaluators=[] does without)")
 
 
 def test_saved_outputs_scored_by_hand_give_the_same_submission(

@@ -187,7 +187,7 @@ def test_checkpoints_are_kept_as_asked(run: Any, settings: list[str], kept: list
 
 def test_the_best_evaluations_are_kept(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     results = iter({"eval/exact_accuracy": s} for s in (0.1, 0.7, 0.3, 0.9, 0.2, 0.5, 0.6, 0.4))
-    monkeypatch.setattr("evaluation.in_training.flatten", lambda _: next(results))
+    monkeypatch.setattr("evaluation.measure.flatten", lambda _: next(results))
     files = run("keep_best=2", "eval_interval=2", "checkpoint_interval=1")
     assert files.steps == [4, 8, 15, 16]
     assert [files.state(step)["score"] for step in files.steps] == [0.7, 0.9, None, 0.4]

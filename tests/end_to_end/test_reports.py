@@ -161,7 +161,7 @@ def test_the_page_shows_what_an_evaluation_has_kept(
 ) -> None:
     pytest.importorskip("plotly", reason="plotly is not installed (pip install '.[pictures]')")
     common = [f"checkpoint={trained}", "device=cpu", "num_threads=1"]
-    evaluate.main([*common, "save_records=true", "halting=both"])
+    evaluate.main([*common, "save_records=true", "halting=steps"])
     (name,) = (path.name for path in trained.glob("eval_*_records.json"))
     assert name in capsys.readouterr().out
     page = write_report([trained])[0].read_text()

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from evaluation import in_training
+from evaluation import measure
 from models.registry import build_model
 from runtime import device
 from runtime.errors import CheckpointError
@@ -137,7 +137,7 @@ def test_random_numbers_go_on_where_they_were(run: Any, monkeypatch: pytest.Monk
 
 def test_the_best_evaluation_is_remembered(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     results = iter([{"eval/exact_accuracy": score} for score in (0.2, 0.9, 0.5, 0.7)] * 2)
-    monkeypatch.setattr("evaluation.in_training.flatten", lambda _: next(results))
+    monkeypatch.setattr("evaluation.measure.flatten", lambda _: next(results))
     whole = run("keep_best=1", name="whole")
     run("keep_best=1", "max_steps=10", name="parts")
     parts = run("keep_best=1", name="parts")
@@ -151,7 +151,7 @@ def test_scores_on_other_puzzles_begin_anew(
     run: Any, sudoku_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = iter([{"eval/exact_accuracy": score} for score in (0.8, 0.9, 0.5, 0.4)])
-    monkeypatch.setattr("evaluation.in_training.flatten", lambda _: next(results))
+    monkeypatch.setattr("evaluation.measure.flatten", lambda _: next(results))
     own = ["keep_best=1", "checkpoint_interval=1", f"data_path={sudoku_data}"]
     assert run(*own, "max_steps=10").state(10)["best_score"] == 0.9
     files = run(*own, f"data_paths_test=[{sudoku_data}]")
@@ -193,7 +193,7 @@ def test_a_kill_after_an_evaluation_does_not_repeat_its_record(run: Any, kill_be
 
 def test_a_kill_in_an_evaluation_loses_nothing(run: Any) -> None:
     whole = run("checkpoint_interval=1000", name="whole")
-    with patch.object(in_training, "evaluate", side_effect=Killed), pytest.raises(Killed):
+    with patch.object(measure, "evaluate", side_effect=Killed), pytest.raises(Killed):
         run("checkpoint_interval=1000", name="killed")
     assert run("checkpoint_interval=1000", "max_steps=5", name="killed").steps == [4, 5]
     assert run("checkpoint_interval=1000", name="killed").digest() == whole.digest()

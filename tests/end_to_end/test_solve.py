@@ -59,6 +59,8 @@ def test_mazes_are_solved_from_data_and_text(
         solve.main([*asked_for, f"file={text}"])
     with pytest.raises(DatasetError, match=r"task\.json: this model reads maze puzzles"):
         solve.main([*asked_for, "file=task.json"])
+    with pytest.raises(DatasetError, match="no puzzle to solve"):
+        solve.main([*asked_for, "file=/dev/null"])
 
 
 def test_arc_tasks_are_known_by_their_name(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from dataset.kinds import AnyBuilder, AnyEvaluator, ArcEvaluatorConfig, EvaluatorConfig
+from dataset.kinds import AnyBuilder, AnyEvaluator, EvaluatorConfig
 from models import former
 from models.architectures import ArchConfig
 from models.config import OutputField
@@ -194,8 +194,6 @@ class EvaluationSettings(Schema):
     """what is written to eval_step_N/ in the run's folder"""
     evaluators: list[AnyEvaluator] | None = None
     """[]: none; null: those of the data set when it is known by name"""
-    arc_vote_across_evaluations: StrictBool = False
-    """true: votes on ARC tasks add up over the evaluations of one process"""
 
 
 class OptimizationSettings(Schema):
@@ -328,18 +326,11 @@ class TrainConfig(
 
     @property
     def active_evaluators(self) -> list[EvaluatorConfig]:
-        return self._with_votes(chosen_evaluators(self.evaluators, self.data, self.test_paths))
+        return chosen_evaluators(self.evaluators, self.data, self.test_paths)
 
     @property
     def inherited_evaluators(self) -> list[EvaluatorConfig]:
-        return self._with_votes(inherited_evaluators(self.evaluators, self.data, self.test_paths))
-
-    def _with_votes(self, chosen: list[EvaluatorConfig]) -> list[EvaluatorConfig]:
-        votes = {"keeps_votes": True} if self.arc_vote_across_evaluations else {}
-        return [
-            one.model_copy(update=votes) if isinstance(one, ArcEvaluatorConfig) else one
-            for one in chosen
-        ]
+        return inherited_evaluators(self.evaluators, self.data, self.test_paths)
 
     @property
     def epochs_per_iteration(self) -> int:
@@ -451,7 +442,7 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
 
 
 # Settings that are gone (docs/log/removed.md) and changed no result.
-_GONE = {"data_on_device", "batches_ahead"}
+_GONE = {"data_on_device", "batches_ahead", "arc_vote_across_evaluations"}
 
 
 def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, Any]:

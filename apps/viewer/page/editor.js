@@ -14,7 +14,6 @@ export function onChange(changed) { state.changed = changed; }
 export function open(board, size) {
   const fits = JSON.stringify(state.board) === JSON.stringify(board) && state.size === size;
   const keyed = board.tokens.filter((one) => one.keys.length), blank = keyed.find((one) => one.token === board.open);
-  $("arc").hidden = Boolean(board.hint);
   $("drawn").hidden = !board.hint;
   $("keys").textContent = board.hint;
   if (fits) return;

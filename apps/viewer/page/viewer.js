@@ -8,8 +8,8 @@ const NO_LIST = {
   data: "no data set with puzzles of this model's kind and size was found",
   records: "no evaluation of this model has records: run evaluate.py with save_records=true",
 };
-// `chosen`: a puzzle of a data set; null: the one in the editor, or the ARC task that was loaded.
-const state = { found: null, chosen: null, task: null, tab: "own", page: 0, asking: null, listing: 0, soon: 0, thought: null };
+// `chosen`: a puzzle of a data set; null: the one in the editor.
+const state = { found: null, chosen: null, tab: "own", page: 0, asking: null, listing: 0, soon: 0, thought: null };
 
 function model() {
   const chosen = state.found?.models[+$("model").value];
@@ -37,8 +37,7 @@ function wanted() {
   if (state.chosen) return state.chosen;
   if (state.tab !== "own") throw new Error("choose a puzzle of the list");
   if (model().board.hint) return { text: editor.text() };
-  if (!state.task) throw new Error("load an ARC task, or choose one of a data set");
-  return { task: state.task.content, task_name: state.task.name, test_input: Math.max(0, +$("test-input").value - 1) };
+  throw new Error("choose one of a data set");
 }
 
 /** End what is under way; what comes later of it is dropped. */
@@ -77,20 +76,8 @@ const another = trying(async () => {
   const asking = begin(), seed = Math.floor(Math.random() * 2 ** 31);
   const found = await ask("example", { model: +$("model").value, seed });
   if (state.asking !== asking) return;
-  state.task = null;
   state.chosen = !model().board.hint ? { data: found.data, row: found.row } : null;
   if (!state.chosen) editor.fill(found.text);
-  await preview();
-});
-
-const loadTask = trying(async () => {
-  const [file] = $("task").files;
-  if (!file) return;
-  if (file.size > 900000) throw new Error(`${file.name}: ${file.size} bytes; accepted: at most 900,000`);
-  let content;
-  try { content = JSON.parse(await file.text()); } catch { throw new Error(`${file.name}: not JSON`); }
-  state.task = { name: file.name.replace(/\.json$/, ""), content };
-  state.chosen = null;
   await preview();
 });
 
@@ -151,44 +138,23 @@ function showTab(tab) {
   const usable = numbers.find((number) => !all[number].error);
   if (usable === undefined) return say(NO_LIST[tab]);
   $("which").value = usable;
+  drawFilters();
   listRows(true);
 }
 
-function addFilter(text, ...input) { $("filters").append(make("label", {}, `${text} `, ...input)); }
-
-function listAgain() { soon(() => { state.page = 0; listRows(false); }); }
-
-function number(id, placeholder) {
-  return make("input", { type: "number", step: "any", id, placeholder: +(+placeholder).toPrecision(4), oninput: listAgain });
-}
-
-function drawFilters(bounds, names) {
-  $("filters").replaceChildren();
-  if (state.tab === "records") {
-    addFilter("wrong ones only", make("input", { type: "checkbox", id: "wrong-only", checked: true, oninput: listAgain }));
-  } else if (!model().board.hint) addFilter("name contains", make("input", { id: "text", oninput: listAgain }));
-  for (const [name, [low, high]] of Object.entries(bounds)) {
-    if (low < high) addFilter(names[name], number(`low-${name}`, low), " to ", number(`high-${name}`, high));
-  }
-}
-
-/** The bounds that were typed; who typed one of two leaves the other open. */
-function typedBounds() {
-  const bounds = {};
-  document.querySelectorAll("[id^='low-']").forEach((low) => {
-    const name = low.id.slice(4), high = $(`high-${name}`);
-    if (low.value || high.value) bounds[name] = [low.value ? +low.value : -1e300, high.value ? +high.value : 1e300];
-  });
-  return bounds;
+function drawFilters() {
+  const again = () => soon(() => { state.page = 0; listRows(false); });
+  const filter = (text, input) => $("filters").append(make("label", {}, `${text} `, make("input", { ...input, oninput: again })));
+  if (state.tab === "records") filter("wrong ones only", { type: "checkbox", id: "wrong-only", checked: true });
+  else if (!model().board.hint) filter("name contains", { id: "text" });
 }
 
 const listRows = trying(async (isNew) => {
   const listing = ++state.listing;
   const asked = { model: +$("model").value, of: state.tab, number: +$("which").value, page: state.page };
-  const filters = isNew ? {} : { bounds: typedBounds(), text: $("text")?.value || "", wrong_only: $("wrong-only")?.checked ?? true };
+  const filters = { text: $("text")?.value || "", wrong_only: $("wrong-only")?.checked ?? true };
   const answer = await ask("rows", { ...asked, ...filters });
   if (listing !== state.listing) return;  // Something else was asked for since.
-  if (isNew) drawFilters(answer.bounds, answer.names);
   const pages = Math.max(1, Math.ceil(answer.total / answer.per_page));
   $("pages").textContent = `${answer.total.toLocaleString("en")} puzzles, page ${state.page + 1} of ${pages}`;
   $("before").disabled = state.page === 0;
@@ -214,7 +180,7 @@ function drawRow({ row, words, svg }, data) {
 // Thinking: a line of JSON for each step
 
 const solve = trying(async () => {
-  const body = { model: +$("model").value, puzzle: wanted(), breadth: +$("breadth").value || 1, compare: $("compare").checked };
+  const body = { model: +$("model").value, puzzle: wanted(), breadth: +$("breadth").value || 1 };
   if (model().searches) body.rounds = +$("rounds").value || 200;
   else if ($("depth").value) body.depth = +$("depth").value;
   clearTimeout(state.soon);
@@ -270,7 +236,7 @@ const copyLink = trying(async () => {
 /** Offer what a model can be asked: its kind of board, its data, its evaluations. */
 function useModel() {
   const { board, size, searches, steps } = model();
-  Object.assign(state, { chosen: null, task: null });
+  state.chosen = null;
   begin();
   player.reset();
   document.body.dataset.cells = board.cells;
@@ -319,8 +285,7 @@ const leaveTab = trying((tab) => {
 editor.onChange(typed);
 $("model").onchange = chooseModel;
 $("another").onclick = another;
-$("clear").onclick = trying(() => { state.task = null; $("task").value = ""; editor.clear(); typed(); });
-$("task").onchange = $("test-input").onchange = loadTask;
+$("clear").onclick = trying(() => { editor.clear(); typed(); });
 $("solve").onclick = solve;
 $("play").onclick = player.play;
 $("back").onclick = () => player.step(-1);

@@ -5,7 +5,6 @@ import torch._dynamo  # By the first optimizer: more than a second.
 import torch.distributed
 
 import evaluate
-import evaluation.in_training
 import evaluation.measure
 import pretrain
 import training.trainer

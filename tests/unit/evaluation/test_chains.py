@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from dataset.kinds.sudoku import SUDOKU
 from evaluation import chains
 from evaluation.chains import Figures, Found, answers_of, chosen, think_longer
 from evaluation.config import ThinkingSettings
 from evaluation.measure import evaluate
-from evaluation.views import views_of
+from evaluation.views import views_for
 from models.act import ACTLossHead
 from models.heads.base import HaltingRule, Outputs
 from puzzle_dataset import EvalBatches, PuzzleDataset
@@ -55,8 +56,8 @@ def sudokus(sudoku_data: Path) -> PuzzleDataset:
 def think(sudokus: PuzzleDataset) -> Callable[..., list[Figures]]:
     def run(model: ACTLossHead, size: int = 4, **settings: object) -> list[Figures]:
         chosen = ThinkingSettings.model_validate(settings)
-        batches = EvalBatches(sudokus, global_batch_size=size)
-        return think_longer(model, model, batches, Ranks("cpu"), chosen, views_of(sudokus))
+        batches, views = EvalBatches(sudokus, global_batch_size=size), views_for(chosen, SUDOKU, 4)
+        return think_longer(model, model, batches, Ranks("cpu"), chosen, views)
 
     return run
 
@@ -134,23 +135,10 @@ def test_the_time_of_a_set_is_its_own(
     settings = ThinkingSettings.model_validate({"depth": [2, 3], "breadth": [1, 2]})
     batches = EvalBatches(sudokus, global_batch_size=10)
     model = make_model(sudokus)
-    figures = think_longer(model, model, batches, Ranks("cpu"), settings, views_of(sudokus))
+    views = views_for(settings, SUDOKU, 4)
+    figures = think_longer(model, model, batches, Ranks("cpu"), settings, views)
     of_a_set = [0.1, 0.2, 0.2, 0.4]
     assert [one.seconds for one in figures] == pytest.approx([*of_a_set, *of_a_set])
-
-
-def test_what_went_on_before_goes_on_after(
-    make_model: Make, think: Callable[..., list[Figures]], sudokus: PuzzleDataset
-) -> None:
-    model = make_model(sudokus).train()
-    think(model)
-    assert model.training
-    torch.manual_seed(0)
-    expected = torch.rand(1)
-    torch.manual_seed(0)
-    answer_with(model, lambda inputs: inputs * int(torch.rand(1) < 2))  # Draws in each step.
-    think(model)
-    assert torch.rand(1) == expected
 
 
 def test_answers_are_turned_back_and_judged(

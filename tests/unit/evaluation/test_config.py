@@ -14,11 +14,9 @@ def test_the_defaults_are_those_of_the_schemas() -> None:
     assert solving == SolveConfig(checkpoint="x")
 
 
-def test_folders() -> None:
+def test_several_folders_come_before_one() -> None:
     config = EvalConfig(checkpoint="x", data_path="d", data_paths=["a", "b"])
     assert config.data_folders == ["a", "b"]
-    assert EvalConfig(checkpoint="x", data_path="d").data_folders == ["d"]
-    assert EvalConfig(checkpoint="x").data_folders == []
 
 
 @pytest.mark.parametrize(
@@ -64,9 +62,12 @@ def test_null_overrides_nothing_of_an_architecture_that_is_not_there() -> None:
         ({"puzzle": "1", "file": "f"}, "puzzle and file"),
         ({"file": "f", "count": 2}, "file and count"),
         ({"data_path": "d"}, "count=N"),
+        ({"breadth": [1, 8]}, r"breadth=\[1, 8\]: a puzzle gets one answer"),
+        ({"depth": [2, 4]}, r"depth=\[2, 4\]: a puzzle gets one answer"),
+        ({"depth": 2, "steps": 2}, "steps and depth are both set"),
     ],
 )
-def test_puzzles_have_one_source(settings: dict[str, Any], told: str) -> None:
+def test_puzzles_have_one_source_and_one_answer(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         SolveConfig(checkpoint="x", **settings)
 
@@ -79,13 +80,3 @@ def test_thinking_longer_has_a_table_of_its_own(setting: str) -> None:
     for longer in ("depth=16", "breadth=[1,8]"):
         with pytest.raises(ConfigError, match="says nothing where depth or breadth is set"):
             load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x", longer, setting])
-
-
-@pytest.mark.parametrize(
-    "settings",
-    ["select=majority breadth=2", "perturb=noise breadth=2", "noise=0.5 breadth=2"]
-    + ["depth=16 select=first_halt evaluators=[]", f"depth=1 seed={2**64 - 1}"],
-)
-def test_settings_of_chains_are_taken_with_chains(settings: str) -> None:
-    config = load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x", *settings.split()])
-    assert config.thinks_longer

@@ -87,23 +87,11 @@ def test_the_compiled_form_is_what_runs(make_model: Make, sudokus: PuzzleDataset
     calls = []
 
     def forward(*arguments: object, **settings: object) -> LossOutput:
-        calls.append(torch.is_grad_enabled())
+        calls.append(torch.is_grad_enabled() or model.training)
         return model(*arguments, **settings)
 
     evaluate(forward, model, EvalBatches(sudokus, global_batch_size=4), Ranks("cpu"))
     assert calls == [False] * 3 * 3  # three batches of three ACT steps
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_the_mode_of_the_model_is_put_back(
-    make_model: Make, sudokus: PuzzleDataset, training: bool
-) -> None:
-    model = make_model(sudokus).train(training)
-    modes = []
-    model.register_forward_pre_hook(lambda module, _: modes.append(module.training))
-    measure(model, sudokus, 16)
-    assert modes == [False] * 3
-    assert model.training is training
 
 
 def test_rows_without_labels_and_empty_sets(

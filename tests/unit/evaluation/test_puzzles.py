@@ -105,6 +105,7 @@ OFF[1, 1] = 2
         (MAZE, OPEN, LONG, None, False, "a path from S to G of 6 moves; the shortest has 2"),
         (SUDOKU, CLUE, SOLVED, None, True, "a valid Sudoku that keeps the clues"),
         (SUDOKU, CLUE, BROKEN, None, False, "not a solution"),
+        (SUDOKU, CLUE, SOLVED % 4 + 1, None, False, "not a solution: 1 cell cannot stay"),
         (ARC, RIGHT, RIGHT, RIGHT, True, "a grid of 3 x 2 cells, the right one"),
         (ARC, RIGHT, RIGHT, None, None, "a grid of 3 x 2 cells"),
         (ARC, RIGHT, OFF, RIGHT, False, "3 x 2 cells, not the right one: it differs in 1 cell"),

@@ -143,12 +143,13 @@ def test_of_solved_puzzles_the_slowest_is_followed() -> None:
         ranks = [Answers(VOCAB) for _ in shares]
         for rank, own in zip(ranks, shares, strict=True):
             for r in own:
-                of_row = (each[r : r + 1] for each in (rows, cells, cells, right, after))
-                rank.follow("all", *of_row)
-        return ranks[0].finish(lambda own: [one._sets for one in ranks]).get("all")
+                one = slice(r, r + 1)
+                solved = {"right": right[one], "after": after[one]}
+                rank.add("all", rows[one], *[cells[one]] * 3, **solved)
+        return ranks[0].finish(lambda own: [one._sets for one in ranks])["all"]["solving"]
 
-    found = followed([0, 1, 2, 3, 4])["solving"]
-    assert found == followed([3, 0], [4, 2, 1])["solving"]
+    found = followed([0, 1, 2, 3, 4])
+    assert found == followed([3, 0], [4, 2, 1])
     assert (found["index"], found["steps"]) == (1, [1, 2, 4, 5, 7, 8])
     assert found["answers"] == after[1, [0, 1, 3, 4, 6, 7]].tolist()
     assert followed([2, 4]) is None

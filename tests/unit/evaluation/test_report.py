@@ -19,6 +19,7 @@ EASY = make_result(4, 3, exact_accuracy=1.0, lm_loss=0.5)
 HARD = make_result(6, 6, exact_accuracy=0.25, lm_loss=1.0)
 EMPTY = SetResult(0, 0, {})
 ARC = Findings({"pass@1": 0.5, "pass@1000": 1.0}, {"num_tasks": 2}, {"submission.json": dict})
+PATHS = {"submission.json": Path("run/submission.json")}
 SUDOKU = Findings({"valid": 0.25})
 
 
@@ -50,7 +51,7 @@ def test_several_sets_are_named_beside_their_total() -> None:
 def test_json_keeps_intervals_findings_and_what_is_not_finite() -> None:
     diverged = SetResult(1, 0, {"lm_loss": Estimate(float("nan"), None, float("inf"))})
     evaluation = Evaluation({"all": diverged, "easy": EASY}, {"arc": ARC})
-    content = json.loads(json.dumps(as_json(evaluation, Path("run")), allow_nan=False))
+    content = json.loads(json.dumps(as_json(evaluation, PATHS), allow_nan=False))
     sets = content["sets"]
     assert sets["all"]["metrics"]["lm_loss"] == {"value": "nan", "low": None, "high": "inf"}
     assert sets["easy"]["metrics"]["exact_accuracy"]["low"] == 0.5
@@ -78,32 +79,15 @@ def test_a_record_leaves_empty_what_is_not_known() -> None:
         "easy,1,8,,,,,",
     ]
     one = {name: column[:1] for name, column in rows.items()} | {"q_halt": np.array([0.25])}
-    halt = {f"at_halt_{name}": column[:1] for name, column in rows.items() if name != "clues"}
-    halt |= {"at_halt_steps": np.array([3]), "right_after_1": np.array([0])}
-    assert as_csv({"hard": one | halt}, known).splitlines() == [
-        header
-        + ",at_halt_exact_accuracy,at_halt_accuracy,at_halt_steps,at_halt_q_halt,right_after_1",
-        "hard,0,,30,0,0.666667,16,0.25,0,0.666667,3,,0",
+    assert as_csv({"hard": one | {"right_after_1": np.array([0])}}, known).splitlines() == [
+        f"{header},right_after_1",
+        "hard,0,,30,0,0.666667,16,0.25,0",
     ]
-
-
-def test_figures_at_the_halt_stand_beside_the_others() -> None:
-    evaluation = Evaluation({"easy": EASY}, at_halt={"easy": HARD})
-    content = as_json(evaluation, Path("run"))
-    assert content["at_halt"] == {
-        key: as_json(Evaluation({"easy": HARD}), Path())[key] for key in ("metrics", "sets")
-    }
-    assert "at_halt" not in as_json(Evaluation({"easy": EASY}), Path("run"))
-    _, last, halt, _ = as_text(evaluation).splitlines()
-    assert last.split()[:3] == ["easy", "3", "1.0000"]
-    assert halt.startswith("easy, at the halt  6 ")
 
 
 def test_files_get_names_of_their_own() -> None:
     evaluation = Evaluation({}, {"arc": ARC, "sudoku": SUDOKU})
     assert evaluation.files == {"submission.json": dict}
-    listed = as_json(evaluation, Path("run"), "_at_halt")["evaluators"]["arc"]["files"]
-    assert listed == ["run/submission_at_halt.json"]
 
 
 def test_text_has_a_line_for_each_set_and_each_finding() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from evaluation.config import Halting
 from evaluation.measure import evaluate
-from evaluation.think import row_keys, thoughts
+from evaluation.think import all_steps, evaluating, row_keys, steps, thoughts, with_draws
 from models.act import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks
@@ -31,10 +32,28 @@ def model(make_model: Make, tasks: PuzzleDataset) -> ACTLossHead:
     return make_model(tasks, halt_max_steps=STEPS).eval()
 
 
+def at_halt(model: ACTLossHead, dataset: PuzzleDataset, size: int) -> tuple[Tensor, Tensor]:
+    """What `answers` gives, found by the plain loop: each row at the first step after which it
+    wants to halt.
+    """
+    parts = []
+    for _, batch, _, start in EvalBatches(dataset, global_batch_size=size):
+        examples = Ranks("cpu").on_device(with_draws(batch.arrays(), model, 0, start))
+        told = []
+        with torch.no_grad():
+            for _, carry in steps(model, model, all_steps(model, examples)):
+                told.append((model.model.halts(carry), model.model.answer_of(carry)))
+        halted, states = (torch.stack(each) for each in zip(*told, strict=True))
+        first = halted.int().argmax(0)
+        parts.append((states[first, torch.arange(size)], first.int() + 1))
+    states, when = (torch.cat(values)[:24] for values in zip(*parts, strict=True))
+    return states, when
+
+
 def answers(
     model: ACTLossHead, dataset: PuzzleDataset, halting: Halting, size: int, world_size: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """The answers' states [N, T, D] and steps [N] in test order, at the halt, of all ranks."""
+    """The answers' states [N, T, D] and steps [N] in test order, of all ranks."""
     parts = []
     for rank in range(world_size):
         batches = EvalBatches(
@@ -45,7 +64,7 @@ def answers(
         with torch.no_grad():
             found = list(thoughts(model, model, batches, ranks, halting, begun.append))
         assert begun == list(range(len(batches)))
-        carries = [thought.at_halt or thought.carry for thought in found]
+        carries = [thought.carry for thought in found]
         assert all(carry.halted.all() for carry in carries)
         parts.append([(model.model.answer_of(carry), carry.steps) for carry in carries])
     ordered = [pair for batch in zip(*parts, strict=True) for pair in batch]
@@ -53,24 +72,17 @@ def answers(
     return states, steps
 
 
-@pytest.mark.parametrize(("size", "world_size"), [(5, 1), (5, 2), (24, 1), (32, 1), (3, 4), (1, 1)])
-def test_refilled_slots_give_the_bits_of_the_plain_loop(
-    model: ACTLossHead, tasks: PuzzleDataset, size: int, world_size: int
-) -> None:
-    expected, when = answers(model, tasks, "both", size)
-    found, steps = answers(model, tasks, "q", size, world_size)
-    assert len(set(when.tolist())) > 2
-    assert torch.equal(steps, when)
-    assert torch.equal(found, expected)
-
-
 DRAWING = {"techniques": {"random_starts": {"std": 0.5}, "damped_noise": {"noise": 0.05}}}
 
 
-def test_refilled_slots_draw_what_their_rows_draw(make_model: Make, tasks: PuzzleDataset) -> None:
-    model = make_model(tasks, halt_max_steps=STEPS, **DRAWING).eval()
-    expected, when = answers(model, tasks, "both", 5)
-    found, steps = answers(model, tasks, "q", 5, 2)
+@pytest.mark.parametrize("settings", [{}, DRAWING])
+@pytest.mark.parametrize(("size", "world_size"), [(5, 1), (5, 2), (24, 1), (32, 1), (3, 4), (1, 1)])
+def test_refilled_slots_give_the_bits_of_the_plain_loop(
+    make_model: Make, tasks: PuzzleDataset, size: int, world_size: int, settings: Any
+) -> None:
+    model = make_model(tasks, halt_max_steps=STEPS, **settings).eval()
+    expected, when = at_halt(model, tasks, size)
+    found, steps = answers(model, tasks, "q", size, world_size)
     assert len(set(when.tolist())) > 2
     assert torch.equal(steps, when)
     assert torch.equal(found, expected)
@@ -89,6 +101,19 @@ def test_random_starts_and_noise_are_those_of_the_row(
         thought = next(thoughts(model, model, batches, Ranks("cpu"), "steps", lambda _: None, 1))
     other = model.model.answer_of(thought.carry)
     assert ((other - expected).abs().amax((1, 2)) > 1e-3).all()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_went_on_before_goes_on_after(model: ACTLossHead, training: bool) -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    with evaluating(model.train(training), Ranks("cpu"), 0):
+        assert torch.rand(1) < 1
+        assert not model.training
+        assert not torch.is_grad_enabled()
+    assert model.training is training
+    assert torch.rand(1) == expected
 
 
 def test_keys_follow_from_the_row_and_the_chain() -> None:
@@ -120,23 +145,16 @@ def test_without_a_halting_head_every_row_takes_all_steps(
     assert torch.equal(found, answers(model, tasks, "steps", 5)[0])
 
 
-def test_both_measures_the_last_step_and_the_halt(model: ACTLossHead, tasks: PuzzleDataset) -> None:
+def test_the_halting_step_is_measured(model: ACTLossHead, tasks: PuzzleDataset) -> None:
     def measure(halting: Halting):
         batches = EvalBatches(tasks, global_batch_size=5)
         return evaluate(model, model, batches, Ranks("cpu"), halting=halting)
 
-    plain, early, both = (measure(halting) for halting in ("steps", "q", "both"))
-    assert (both.sets, both.at_halt) == (plain.sets, early.sets)
-    assert not plain.at_halt
-    assert plain.sets["all"].metrics["steps"].value == STEPS
-    halted = {
-        name.removeprefix("at_halt_"): values
-        for name, values in both.records["all"].items()
-        if name.startswith("at_halt_")
-    }
-    assert halted["steps"].mean() == early.sets["all"].metrics["steps"].value < STEPS
+    plain, early = measure("steps"), measure("q")
     rows = tasks.sets["all"]
-    clues = (rows.inputs == rows.labels).sum(1)
-    assert np.array_equal(both.records["all"]["clues"], clues)
-    for name, values in early.records["all"].items():
-        assert np.array_equal((halted | {"clues": clues})[name], values)
+    for found in (plain, early):
+        assert np.array_equal(found.records["all"]["clues"], (rows.inputs == rows.labels).sum(1))
+    assert plain.sets["all"].metrics["steps"].value == STEPS
+    _, when = at_halt(model, tasks, 5)
+    assert early.records["all"]["steps"].tolist() == when.tolist()
+    assert early.sets["all"].metrics["steps"].value == when.float().mean()

@@ -6,13 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataset.format.writing import write_puzzles
+from dataset.kinds.arc import ARC
 from dataset.kinds.base import DihedralViews, Views
+from dataset.kinds.maze import MAZE
+from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions
 from dataset.sudoku.symmetries import SudokuSymmetries
-from evaluation.views import draw_views, views_of
+from evaluation.config import ThinkingSettings
+from evaluation.views import draw_views, views_for
 from puzzle_dataset import PuzzleDataset
-from runtime.errors import DatasetError
+from runtime.errors import ConfigError
 
 
 @pytest.mark.parametrize("kind", [SudokuSymmetries, DihedralViews])
@@ -34,17 +37,18 @@ def test_views_of_a_solution_are_solutions(sudoku_data: Path) -> None:
     assert are_valid_solutions(views.apply(numbers, labels)[0] - EMPTY_TOKEN, 4).all()
 
 
-def test_the_views_are_those_of_the_kind(sudoku_data: Path, arc_data: Path, tmp_path: Path) -> None:
-    assert isinstance(views_of(PuzzleDataset([sudoku_data], "test")), SudokuSymmetries)
-    for size in (4, 5):
-        maze = np.full((1, size * size), 2, np.uint8)
-        maze[0, :2] = 3, 4
-        folder = tmp_path / f"maze-{size}"
-        write_puzzles(folder / "test", maze, maze, vocab_size=6, kind="maze")
-        (folder / "identifiers.json").write_text('["<blank>"]\n')
-        assert isinstance(views_of(PuzzleDataset([folder], "test")), DihedralViews)
-    with pytest.raises(DatasetError, match="12 tokens and 25 cells: no symmetry"):
-        views_of(PuzzleDataset([arc_data], "test"))
+def test_the_views_are_those_of_the_kind() -> None:
+    several = ThinkingSettings(breadth=[1, 9])
+    assert isinstance(views_for(several, SUDOKU, 4), SudokuSymmetries)
+    assert isinstance(views_for(ThinkingSettings(breadth=[8]), MAZE, 5), DihedralViews)
+    assert views_for(ThinkingSettings(), ARC, 5) is None
+    for kind, told in (
+        (ARC, "no symmetry of ARC puzzles is known; perturb=noise does without"),
+        (None, "no symmetry of such puzzles is known"),
+        (MAZE, "breadth=9: such puzzles have 8 views"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            views_for(several, kind, 5)
 
 
 @pytest.mark.parametrize("kind", [SudokuSymmetries, DihedralViews])

@@ -147,7 +147,7 @@ def reasoning(*, q_halt: Sequence[float]) -> Reasoning:
     q, certainty = np.array(q_halt, np.float32), np.full((3, 4, 4), 0.5, np.float32)
     answers = np.stack([first, SOLUTION, SOLUTION])
     puzzle = Puzzle(SUDOKU, QUESTION)
-    return Reasoning(puzzle, answers, -0.125, 0.75, q, 1 - q, q > 0.6, 2, 8, 5, certainty)
+    return Reasoning(puzzle, answers, q, 1 - q, q > 0.6, 2, 8, 5, certainty)
 
 
 def rounds_of_a_search() -> list[Round]:

@@ -165,7 +165,7 @@ def test_the_description_says_what_happened() -> None:
     question = np.where(np.eye(4, dtype=bool), solution, 0).astype(np.int8)
     first = np.where(np.arange(16).reshape(4, 4) == 1, 0, solution)
     q, answers = np.full(9, 0.5, np.float32), np.stack([first, *[solution] * 8])
-    long = Reasoning(Puzzle(SUDOKU, question), answers, -1, 0.5, q, q, q > 1)
+    long = Reasoning(Puzzle(SUDOKU, question), answers, q, q, q > 1)
     *_, last, collapsed, ending = solve.step_lines(long, learns_continue=False)
     assert last.split()[:2] == ["2", "1"]
     assert collapsed == "steps 3 to 9: no cell changed"

@@ -122,67 +122,53 @@ def test_ties_are_broken_by_the_grid() -> None:
         assert [grid_of(key).tolist() for key, _ in ranked] == [[[2]], E, [[1, 9]], B, C, D]
 
 
-def test_each_test_input_of_a_task_has_its_own_votes() -> None:
-    tasks = make_tasks(two=[(A, B), (C, D)], one=[(A, E)])
-    tally = ballot_of(("two", A, B), ("two", C, E), ("one", A, E)).count(tasks)
-    scores = score(tasks, tally, ks=[1])
-    assert (scores.per_test_output, scores.per_task) == ({1: 0.75}, {1: 0.5})
-    assert scores.num_tasks == 2
-    made = submission(tasks, tally)
-    assert [attempt["attempt_1"] for attempt in made["two"]] == [B, E]
+GRIDS = {"A": A, "B": B, "C": C, "D": D, "E": E, "-": None, "0": [[0, 0], [0, 0]], ".": []}
 
 
-def test_what_belongs_to_no_test_input_is_counted_not_scored() -> None:
-    tasks = make_tasks(t=[(A, B)])
-    tally = ballot_of(("t", C, B), ("other", A, B), ("t", A, D)).count(tasks)
-    assert (tally.num_predictions, tally.num_unmatched) == (3, 2)
-    assert score(tasks, tally, ks=[10]).per_task == {10: 0.0}
-    assert task_details(tasks, tally)["t"][0]["votes"] == 1
-
-
-def test_a_task_without_answers_is_not_solved_and_keeps_its_places() -> None:
-    tasks = make_tasks(none=[(A, B)], half=[(A, B), (C, D)])
-    tally = ballot_of(("half", C, D)).count(tasks)
-    scores = score(tasks, tally, ks=[2])
-    assert (scores.per_test_output, scores.per_task) == ({2: 0.25}, {2: 0.0})
-    zeros = {"attempt_1": [[0, 0], [0, 0]], "attempt_2": [[0, 0], [0, 0]]}
-    assert submission(tasks, tally) == {
-        "none": [zeros],
-        "half": [zeros, {"attempt_1": D, "attempt_2": D}],
-    }
-
-
-def test_an_empty_crop_is_a_vote_like_any_other() -> None:
-    tasks = make_tasks(t=[(A, B)])
-    nothing = np.zeros((0, 0), np.uint8)
-    tally = ballot_of(("t", A, nothing, 0, 3), ("t", A, nothing, 0, 6), ("t", A, B)).count(tasks)
-    assert submission(tasks, tally) == {"t": [{"attempt_1": [], "attempt_2": B}]}
-    assert score(tasks, tally, ks=[1, 2]).per_task == {1: 0.0, 2: 1.0}
-
-
-def test_outputs_that_are_not_known_are_not_scored() -> None:
-    tasks = make_tasks(half=[(A, B), (C, None)], unknown=[(A, None)], wrong=[(A, B)])
-    tally = ballot_of(("half", A, B), ("half", C, B), ("unknown", A, B)).count(tasks)
-    scores = score(tasks, tally, ks=[1])
-    assert (scores.per_test_output, scores.num_tasks) == ({1: 0.5}, 2)
-    assert scores.per_task == {1: 0.5}
-    assert submission(tasks, tally)["unknown"] == [{"attempt_1": B, "attempt_2": B}]
-    details = task_details(tasks, tally)
-    assert [pair["known"] for pair in details["half"]] == [True, False]
-    assert [pair["solved_at"] for pair in details["half"]] == [1, None]
-
-    nothing = score(make_tasks(t=[(A, None)]), Tally())
-    assert (nothing.per_test_output, nothing.per_task, nothing.num_tasks) == ({}, {}, 0)
+@pytest.mark.parametrize(
+    ("tests", "votes", "by_output", "by_task", "submitted"),
+    [
+        # Each test input of a task has its own votes. What is asked of no task has none.
+        ("two:AB,CD one:AE", "two:AB two:CE one:AE", [0.75, 0.75], [0.5, 0.5], "BB,EE EE"),
+        ("t:AB", "t:CB other:AB t:AD", [0, 0], [0, 0], "DD"),
+        # Without an answer a test input is not solved, and keeps its place.
+        ("none:AB half:AB,CD", "half:CD", [0.25, 0.25], [0, 0], "00 00,DD"),
+        # An empty crop is a vote like any other.
+        ("t:AB", "t:A. t:A. t:AB", [0, 1], [0, 1], ".B"),
+        # Outputs that are not known are not scored.
+        ("t:AB,C- u:A- w:AB", "t:AB t:CB u:AB", [0.5, 0.5], [0.5, 0.5], "BB,BB BB 00"),
+        ("t:A-", "t:AB", [], [], "BB"),
+    ],
+)
+def test_votes_are_scored_and_submitted(
+    tests: str, votes: str, by_output: list[float], by_task: list[float], submitted: str
+) -> None:
+    """Of each task TASK:INPUT OUTPUT,..., of each vote TASK:INPUT ANSWER; both attempts."""
+    split = {one.partition(":")[0]: one.partition(":")[2].split(",") for one in tests.split()}
+    tasks = make_tasks(**{n: [(GRIDS[q], GRIDS[a]) for q, a in of] for n, of in split.items()})
+    ballot, nothing = Ballot(), np.zeros((0, 0), np.uint8)
+    for view, (task, (question, answer)) in enumerate(one.split(":") for one in votes.split()):
+        ballot.vote(task, GRIDS[question], nothing if answer == "." else GRIDS[answer], view=view)
+    tally = ballot.count(tasks)
+    scores = score(tasks, tally, ks=[1, 2])
+    assert [*scores.per_test_output.values()] == by_output
+    assert [*scores.per_task.values()] == by_task
+    assert scores.num_tasks == sum(any(a != "-" for _, a in of) for of in split.values())
+    expected = [[(GRIDS[a], GRIDS[b]) for a, b in of.split(",")] for of in submitted.split()]
+    attempts = submission(tasks, tally).values()
+    assert [[(x["attempt_1"], x["attempt_2"]) for x in of] for of in attempts] == expected
 
 
 def test_details_list_the_grids() -> None:
-    tasks = make_tasks(t=[(A, C)])
-    ballot = ballot_of(("t", A, B), ("t", A, B), ("t", A, C))
-    first = {"votes": 2, "mean_q": 0.5, "grid": B}
-    second = {"votes": 1, "mean_q": 0.5, "grid": C}
-    expected = {"votes": 3, "num_grids": 2, "known": True, "solved_at": 2}
-    found = task_details(tasks, ballot.count(tasks))
-    assert found == {"t": [expected | {"grids": [first, second]}]}
+    tasks = make_tasks(t=[(A, C), (D, None)])
+    ballot = ballot_of(("t", A, B), ("t", A, B), ("t", A, C), ("t", D, B), ("t", E, B))
+    tally = ballot.count(tasks)
+    first, second = ({"votes": n, "mean_q": 0.5, "grid": g} for n, g in ((2, B), (1, C)))
+    scored = {"votes": 3, "num_grids": 2, "known": True, "solved_at": 2, "grids": [first, second]}
+    unknown = {"votes": 1, "num_grids": 1, "known": False, "solved_at": None}
+    grids = [{"votes": 1, "mean_q": 0.5, "grid": B}]
+    assert task_details(tasks, tally) == {"t": [scored, {**unknown, "grids": grids}]}
+    assert (tally.num_predictions, tally.num_unmatched) == (5, 1)
 
 
 def test_q_at_its_ends_keeps_its_order() -> None:
