@@ -34,11 +34,7 @@ MODELS = {
     "trm-mlp": ("experiment=trm_sudoku_extreme_1k_mlp", "trm"),
 }
 BATCHES = (768, 96)
-FORMS = {
-    "compiled": (("compile=true",), 100.0),
-    "eager": (("compile=false",), 45.0),
-    "graph": (("compile=true", "cuda_graph=true"), 100.0),
-}
+FORMS = {"compiled": (("compile=true",), 100.0), "eager": (("compile=false",), 45.0)}
 _RUNS = "tests/gpu/test_runs.py"
 # Even if all of them hang, nine minutes reach HRM compiled, in both codes, and our compiled TRM.
 TESTS = {
@@ -51,7 +47,7 @@ TESTS = {
 _ENVIRONMENT = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1"}
 # A rehearsal runs parts of every kind on a CPU, which may be a busy one.
 _TINY = (
-    *("global_batch_size=4", "num_threads=1", "arch.hidden_size=32", "cuda_graph=false"),
+    *("global_batch_size=4", "num_threads=1", "arch.hidden_size=32"),
     *("arch.num_heads=2", "arch.H_layers=1", "arch.L_layers=1", "arch.puzzle_emb_ndim=32"),
     *("arch.H_cycles=1", "arch.L_cycles=2", "arch.halt_max_steps=2"),
 )
@@ -108,8 +104,7 @@ def programme(
         own = (experiment, f"global_batch_size={batch}", f"device={device}", *how)
         own = (name, seconds, *own, *tiny, *settings)
         parts.append(Part(f"ours-{name}", limit, (python, *module, "ours", *own)))
-        # The published code has no graph.
-        if reference and (reference / folder).is_dir() and form != "graph":
+        if reference and (reference / folder).is_dir():
             command = (python, *module, "published", str(reference.resolve() / folder), *own)
             parts.append(Part(f"published-{name}", limit, command))
     return [part._replace(limit=_PATIENCE * part.limit) for part in parts] if rehearsal else parts
@@ -224,7 +219,6 @@ def _row(case: dict[str, Any], peak: float | None) -> str:
     evaluation = f"{others[0]['milliseconds']:.4g}" if others else ""
     rate, memory = step["gflop_per_second"], case["peak_memory_mib"]
     code = [case.get("code", "ours"), "compiled" if case["compiled"] else "eager"]
-    code += ["CUDA graph"] if "cuda_graph=true" in case["settings"] else []
     code += [case["optimizer"]] if "optimizer" in case else []
     cells = [
         *(case["name"], ", ".join(code), f"{step['milliseconds']:.4g}"),

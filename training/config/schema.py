@@ -223,8 +223,6 @@ class OptimizationSettings(Schema):
     """share of the average that a step keeps"""
     freeze_weights: StrictBool = False
     """true: train the puzzle embedding only"""
-    cuda_graph: StrictBool = False
-    """true: on one CUDA device, start the work of a step as a whole, not kernel by kernel"""
     reduction: Literal["fast", "exact"] = "fast"
     """exact: the same bits on 1, 2 and 4 ranks, and when a run moves between them, but slower"""
 
@@ -290,8 +288,6 @@ class TrainConfig(
     def _fits_together(self) -> "TrainConfig":
         if not self.train_paths:
             raise ValueError("no training data: set data_path=FOLDER (or data_paths=[FOLDER,...])")
-        if self.cuda_graph and (reason := self._changes_from_step_to_step()):
-            raise ValueError(f"cuda_graph=true: {reason}; use cuda_graph=false")
         if self.freeze_weights and not self.arch.puzzle_emb_ndim:
             raise ValueError(
                 "freeze_weights=true trains the puzzle embedding only, and there is none "
@@ -304,18 +300,6 @@ class TrainConfig(
                 f"epochs={nearest}, or eval_interval=null for one evaluation at the end"
             )
         return self
-
-    def _changes_from_step_to_step(self) -> str:
-        """What the host decides anew in each step, of which a graph would keep the first."""
-        if self.reduction == "exact":
-            return "reduction=exact sets torch's random numbers anew in each step"
-        techniques = self.arch.techniques
-        for name, technique in techniques.active.items():
-            if technique in techniques.acting("depth_at"):
-                return f"with techniques=[{name}] the number of cycles changes"
-        if (self.optimizer.name, self.optimizer.kernel) != ("adam_atan2", "ours"):
-            return "it takes the optimizer adam_atan2, and kernel=ours"
-        return ""
 
     @property
     def train_paths(self) -> list[str]:
@@ -367,11 +351,6 @@ class TrainConfig(
         """Raise ConfigError when batches cannot be cut into equal parts, for ranks, for shards or
         for micro-batches.
         """
-        if self.cuda_graph and world_size > 1:
-            raise ConfigError(
-                f"cuda_graph=true: there are {world_size} ranks, and it takes one; use "
-                "cuda_graph=false"
-            )
         divisor, what = world_size, f"the number of ranks, {world_size}"
         if self.reduction == "exact":
             if world_size not in EXACT_WORLD_SIZES:
@@ -435,7 +414,7 @@ def inherited_evaluators(
 # content of the data decides, which has its own fingerprint.
 _NEUTRAL = [DataSettings, EvaluationSettings, RunFolderSettings, MachineSettings, ProgressSettings]
 # Micro-batches change the rounding only: a run that resumes with others says so.
-_ALSO = ("logger", "data", "micro_batch_size", "cuda_graph")
+_ALSO = ("logger", "data", "micro_batch_size")
 NEUTRAL_KEYS = frozenset(_ALSO).union(*(part.model_fields for part in _NEUTRAL))
 
 
@@ -451,7 +430,7 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
 
 
 # Settings that are gone (docs/log/removed.md) and changed no result.
-_GONE = {"data_on_device", "batches_ahead"}
+_GONE = {"data_on_device", "batches_ahead", "cuda_graph"}
 
 
 def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
 import torch
 
 from models.act import ACTCarry, Drawn
@@ -41,10 +40,3 @@ def test_rows_are_cut_and_joined_in_their_order() -> None:
     assert joined["examples.inputs"].tolist() == [[10], [11], [12], [13]]
     assert torch.equal(joined["z_H"], cells.float())
     assert torch.equal(joined["halted"], halted)
-
-
-def test_shards_need_the_number_of_the_step() -> None:
-    exact = in_parts(1, None, in_order=True)
-    carry = ACTCarry({}, torch.zeros(2), torch.zeros(2), {})
-    with pytest.raises(AssertionError, match="a CUDA graph knows no step"):
-        exact(carry, {"inputs": torch.zeros(2, 1)}, {}, None)

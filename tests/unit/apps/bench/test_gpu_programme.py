@@ -87,7 +87,7 @@ def test_the_parts_and_their_order(tmp_path: Path) -> None:
     assert names[9] == "ours-hrm-768-eager"
     limits = itertools.accumulate(part.limit for part in parts)
     assert dict(zip(names, limits, strict=True))["ours-trm-mlp-768-compiled"] <= 9 * 60
-    assert len(set(names)) == 5 + 2 * 2 * (2 + 2 + 1)
+    assert len(set(names)) == 5 + 2 * 2 * (2 + 2)
     command = {part.name: part for part in parts}["ours-trm-mlp-96-compiled"].command
     assert {"global_batch_size=96", "device=cuda", "compile=true"} < set(command)
     assert command[-1] == "arch.H_cycles=3"

@@ -68,7 +68,6 @@ def test_defaults_are_the_published_ones(defaults: TrainConfig) -> None:
         ),
         ("lr=1 lr=2", "lr", 2.0),
         ("experiment=null", "lr", 1e-4),
-        ("cuda_graph=true", "cuda_graph", True),
     ],
 )
 def test_settings_are_read_as_published(settings: str, path: str, value: object) -> None:
@@ -277,21 +276,6 @@ def test_batches_must_be_cut_into_equal_parts(settings: str, world_size: int, to
     config = configure(*settings.split())
     with pytest.raises(ConfigError, match=told):
         config.check_world_size(world_size)
-
-
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ("reduction=exact", "reduction=exact sets torch's random numbers anew"),
-        ("techniques=[curriculum] arch.H_cycles=3 arch.L_cycles=4", "the number of cycles changes"),
-        ("optimizer.name=adamw", "it takes the optimizer adam_atan2"),
-    ],
-)
-def test_a_cuda_graph_takes_steps_that_are_alike(setting: str, told: str) -> None:
-    settings = setting.split()
-    configure(*settings)
-    with pytest.raises(ConfigError, match=f"cuda_graph=true: .*{told}"):
-        configure(*settings, "cuda_graph=true")
 
 
 @pytest.mark.parametrize(
