@@ -22,7 +22,7 @@ from models.technique import TECHNIQUES
 from models.transformer.config import TransformerConfig
 from models.trm.config import TRMConfig
 from runtime.schema import Schema
-from training.config.describe import accepted, description
+from training.config.answers import accepted, description
 from training.config.schema import MLflowConfig, OptimizerConfig, TrainConfig, WandbConfig
 from training.config.source import CONFIG_DIR
 
