@@ -144,11 +144,7 @@ class Registry:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        choices = {name: handler.generate_schema(part.schema) for name, part in self._parts.items()}
-        described = core_schema.tagged_union_schema(choices, "name") if choices else None
-        return core_schema.no_info_plain_validator_function(
-            self._validated, json_schema_input_schema=described
-        )
+        return core_schema.no_info_plain_validator_function(self._validated)
 
     def _validated(self, value: Any) -> Schema:
         # Not pydantic's own union: it puts the names into the paths of faults.
@@ -169,16 +165,11 @@ class NameOf:
     """In an annotation, `Annotated[str, NameOf(REGISTRY)]`: the name of a part, or `none`."""
 
     def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    @property
-    def text(self) -> str:
-        """What the parts are, in a few words each, for the settings' comments."""
-        return "; ".join(f"{name}: {self._registry[name].text}" for name in self._registry)
+        self.registry = registry
 
     def __iter__(self) -> Iterator[str]:
         yield NONE
-        yield from self._registry
+        yield from self.registry
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -231,21 +222,15 @@ def _subclasses(schema: type[Schema]) -> list[type[Schema]]:
     return [*own, *(below for each in own for below in _subclasses(each))]
 
 
-def sections_in(*annotations: Any) -> Iterator[tuple[type[Schema], str]]:
-    """Yield the schemas that annotations name, with `.*` where they stand in a dict or a list."""
-    for found, inside in named_in(*annotations):
-        for schema in found.schemas() if isinstance(found, Registry) else [found]:
-            yield schema, inside
-
-
-def named_in(*annotations: Any, inside: str = "") -> Iterator[tuple[type[Schema] | Registry, str]]:
-    """Yield the schemas and the registries that annotations name, as `sections_in`. The schema
-    beside a registry is the base of those that it stands for.
+def sections_in(*annotations: Any, inside: str = "") -> Iterator[tuple[type[Schema], str]]:
+    """Yield the schemas that annotations name, with `.*` where they stand in a dict or a list. The
+    schema beside a registry is the base of those that it stands for.
     """
     is_chosen = any(isinstance(annotation, Registry) for annotation in annotations)
     for annotation in annotations:
-        is_schema = isinstance(annotation, type) and issubclass(annotation, Schema)
-        if isinstance(annotation, Registry) or (is_schema and not is_chosen):
+        if isinstance(annotation, Registry):
+            yield from ((schema, inside) for schema in annotation.schemas())
+        elif isinstance(annotation, type) and issubclass(annotation, Schema) and not is_chosen:
             yield annotation, inside
         within = ".*" if get_origin(annotation) in (dict, list) else inside
-        yield from named_in(*get_args(annotation), inside=within)
+        yield from sections_in(*get_args(annotation), inside=within)

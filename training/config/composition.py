@@ -111,7 +111,7 @@ def _set(config: DictConfig, override: Override, groups: Container[str]) -> None
     except (ConfigAttributeError, ConfigKeyError, TypeError):
         said = f"{key}={shown(override.get_value_string())}: the chosen files have no {key}"
         group = key.removeprefix("arch.").partition(".")[0]
-        remedy = f"choose another {group}=, or " if group in groups else ""
+        remedy = f"another {group}= may have it, or " if group in groups else ""
         raise ConfigError(f"{said}; {remedy}write +{key}") from None
 
 

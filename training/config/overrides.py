@@ -40,7 +40,7 @@ def flags_parser() -> argparse.ArgumentParser:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line: flags, `overrides`, and the `topics` of `--help`.
+    """Parse a command line: flags and `overrides`.
 
     Raises:
         ConfigError: a flag is unknown or has a wrong value.
@@ -50,8 +50,6 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         raise ConfigError(
             f"unknown option {shown(unknown[0])}: settings are given as key=value; see --help"
         )
-    args.topics = [word for word in args.overrides if args.help and "=" not in word]
-    args.overrides = [word for word in args.overrides if word not in args.topics]
     return args
 
 

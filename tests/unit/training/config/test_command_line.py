@@ -77,21 +77,6 @@ def write(path: str, text: str) -> None:
     {
         "--help": ["How to use it.", "--config-dir", "  loss: act_softmax, act_stab", "\nlr: 0.0"],
         "-h arch=trm": ["  hydra/launcher: pool, ", "  name: trm\n"],
-        "--help lr": ["lr=0.0001\n    peak learning rate, after the warm-up\n"],
-        "--help arch arch=mixer": [
-            *("arch: dec, hrm, hrm_v1, ", "arch.hidden_size=128\n    width of the states (D)"),
-            *("arch.heads.q.rule=null\n", "auto, math, fa2"),
-        ],
-        "--help logger ema": [
-            "logger: jsonl, mlflow",
-            "logger.mode=",
-            "\nema=false\n    true: keep",
-        ],
-        "--help techniques arch.heads.action": [
-            "techniques: anchors, curriculum",
-            "\narch.techniques.anchors.prob=0.25\n    share of the new puzzles",
-            "arch.heads.action.field=",
-        ],
         "--cfg job lr=0.5": ["\nlr: 0.5\n", "data_path: ${data.path}\n"],
         "lr=0.5 -c job arch=trm": ["\nlr: 0.5\n", "  name: trm\n"],
         "--config-name cfg_evaluate --cfg job": ["checkpoint: null\n"],
@@ -112,9 +97,6 @@ def test_a_run_is_named_with_and_without_its_key(
     for run in ("checkpoints/demo", "hf://owner/name@main", "a sweep/lr=0.1,seed=2", "it's (1)"):
         told = answer("-c", "job", run, **options)
         assert yaml.safe_load(told)["checkpoint"] == run
-    if name != "convert":
-        told = answer("--help", "checkpoint", "split", **options)
-        assert '\nsplit="test"\n    part of the data set' in told
     once = "b: name one run, RUN or checkpoint=RUN; all else is KEY=VALUE"
     assert once in complaint("checkpoint=a", "b", **options)
     assert once in complaint("a", "b", **options)
@@ -134,7 +116,6 @@ def test_tools_with_flags_take_a_run_likewise(place: Path, text: str) -> None:
         "--cfg": "-c/--cfg: expected one argument; see --help",
         "--cfg work": "choose from 'job'",
         "--cfg job arch=hrm_v2": "did you mean arch=hrm_v1?",
-        "--help lrr": "unknown setting lrr; did you mean lr?",
         "--help lrr=1": "lrr=1; did you mean lr?",
         "lr=1,2 --cfg job": "lr=1,2: several values need -m",
         "~lr": "~lr: lr=null leaves out what can be left out",
