@@ -8,16 +8,15 @@ from typing import Any, TextIO
 
 
 class Output:
-    """A text stream that drops what cannot be written, and remembers why.
+    """A text stream that drops what cannot be written; standard error says so once.
 
     Args:
         stream: None: closed before the process started; all is dropped.
     """
 
     def __init__(self, stream: TextIO | None, name: str) -> None:
-        self._name, self._untold = name, None if stream else f"{name} is closed"
         self._stream = stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-        self._fails = stream is None
+        self._name, self._fails = name, False
 
     def write(self, text: str) -> int:
         with self._lossy():
@@ -31,22 +30,16 @@ class Output:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def take_fault(self) -> str | None:
-        """Return why output was lost, in words: once."""
-        fault, self._untold = self._untold, None
-        return fault
-
     @contextmanager
     def _lossy(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            if not self._fails:
-                self._fails = True
-                self._untold = f"{self._name} cannot be written: {error.strerror or error}"
-                # A reader that went away, such as `head`, has seen enough.
-                if not isinstance(error, BrokenPipeError) and self is not sys.stderr:
-                    sys.stderr.write(f"warning: {self._untold}\n")
+            fails, self._fails = self._fails, True
+            # A reader that went away, such as `head`, has seen enough.
+            if not (fails or isinstance(error, BrokenPipeError) or self is sys.stderr):
+                reason = error.strerror or error
+                sys.stderr.write(f"warning: {self._name} cannot be written: {reason}\n")
 
 
 def guard_output() -> None:
@@ -61,10 +54,3 @@ def guard_output() -> None:
             stream.reconfigure(errors="backslashreplace")  # For letters that its encoding lacks.
         if not isinstance(stream, Output):
             setattr(sys, attribute, Output(stream, name))
-
-
-def lost_output() -> list[str]:
-    """Return why standard output and standard error lost something: each once."""
-    streams = (sys.stdout, sys.stderr)
-    faults = (stream.take_fault() for stream in streams if isinstance(stream, Output))
-    return [fault for fault in faults if fault]

@@ -8,7 +8,8 @@ that imports what stands behind it, so that a configuration is checked before to
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, get_args, get_origin
 
@@ -18,6 +19,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from runtime.errors import ConfigError
 from runtime.schema import Schema, further_field
+from runtime.text import shown
 
 CONFIG_FOLDERS: list[Path] = []
 """Folders of plug-ins with YAML files, which are laid out as ours, `config/`."""
@@ -234,3 +236,43 @@ def sections_in(*annotations: Any, inside: str = "") -> Iterator[tuple[type[Sche
             yield annotation, inside
         within = ".*" if get_origin(annotation) in (dict, list) else inside
         yield from sections_in(*get_args(annotation), inside=within)
+
+
+# Plug-ins: modules of the user. Only a command line or the user's own configuration names them,
+# never a checkpoint or a data set.
+
+IMPORTED: list[str] = []
+"""Names of the plug-ins imported so far."""
+ADDED: list[tuple[Registry, str]] = []
+"""What they have registered."""
+
+
+def import_plugins(names: Sequence[str]) -> None:
+    """Import modules, found as Python finds them or in the current folder, and let all schemas
+    know what they register.
+
+    Raises:
+        ConfigError: a module cannot be imported, or registers what is there already.
+    """
+    new = [name for name in names if name not in IMPORTED]
+    if not new:
+        return
+    before = _all_parts()
+    for name in new:
+        try:
+            if importlib.util.find_spec(name.partition(".")[0]) is None:
+                sys.path.append(str(Path.cwd()))
+            importlib.import_module(name)
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"plugins=[{shown(name)}]: {shown(reason, 300)}") from error
+        IMPORTED.append(name)
+    ADDED.extend(part for part in _all_parts() if part not in before)
+    try:
+        rebuild_schemas()
+    except ConfigError as error:
+        raise ConfigError(f"plugins=[{', '.join(new)}]: {error}") from None
+
+
+def _all_parts() -> list[tuple[Registry, str]]:
+    return [(registry, name) for registry in Registry.all for name in registry]

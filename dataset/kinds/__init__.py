@@ -14,7 +14,7 @@ from pydantic import (
 
 from runtime.errors import ConfigError
 from runtime.registry import Registry, imported
-from runtime.schema import Schema, StrictBool
+from runtime.schema import Schema
 
 
 class KindConfig(Schema):
@@ -58,21 +58,13 @@ class EvaluatorConfig(Schema):
         return self.name if self == type(self)(name=self.name) else handler(self)
 
 
-class ArcEvaluatorConfig(EvaluatorConfig):
-    keeps_votes: StrictBool = False
-    """true: the votes of earlier evaluations of the same process count, too"""
-
-
 EVALUATORS = Registry("evaluator", EvaluatorConfig)
 """Behind each name stands a class that takes its settings and a `PuzzleDataset`, and is an
 `evaluation.evaluators.base.Evaluator`. Its schema is an `EvaluatorConfig`.
 """
-for _name, _schema, _class in (
-    ("arc", ArcEvaluatorConfig, "ArcEvaluator"),
-    ("sudoku", EvaluatorConfig, "SudokuEvaluator"),
-    ("maze", EvaluatorConfig, "MazeEvaluator"),
-):
-    EVALUATORS.add(_name, _schema, imported(f"evaluation.evaluators.{_name}", _class))
+for _name in ("arc", "sudoku", "maze"):
+    _load = imported(f"evaluation.evaluators.{_name}", f"{_name.capitalize()}Evaluator")
+    EVALUATORS.add(_name, EvaluatorConfig, _load)
 
 
 def _with_settings(value: object) -> object:

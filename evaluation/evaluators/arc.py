@@ -24,7 +24,7 @@ from dataset.arc.tasks import crop_grids, parse_grid
 from dataset.format.files import read_json
 from dataset.format.layout import IDENTIFIERS_NAME, TEST_PUZZLES_NAME
 from dataset.format.schema import ARC_VOCAB_SIZE
-from dataset.kinds import ArcEvaluatorConfig
+from dataset.kinds import EvaluatorConfig
 from evaluation.evaluators.base import AnsweredRows, Findings, Gather, require_square
 from evaluation.headline import arc_interval
 from evaluation.puzzles import identifiers_of
@@ -280,7 +280,7 @@ class ArcEvaluator:
     folders hold, with the same test pairs, is one task: their votes add up.
     """
 
-    def __init__(self, config: ArcEvaluatorConfig, dataset: PuzzleDataset) -> None:
+    def __init__(self, config: EvaluatorConfig, dataset: PuzzleDataset) -> None:
         require_square(dataset, ARC_VOCAB_SIZE, "a square canvas")
         self._tasks: dict[str, list[TestPair]] = {}
         names = identifiers_of(dataset)
@@ -294,12 +294,10 @@ class ArcEvaluator:
         for arrays in dataset.sets.values():
             for identifier in np.unique(arrays.puzzle_identifiers).tolist():
                 self._names[identifier]  # One without a usable name is an error here, not later.
-        self._keeps_votes = config.keeps_votes
         self._tally = Tally()
 
     def begin(self) -> None:
-        if not self._keeps_votes:
-            self._tally = Tally()
+        self._tally = Tally()
 
     def add(self, rows: AnsweredRows) -> None:
         self._tally.add_rows(

@@ -89,16 +89,16 @@ def test_two_ranks_write_the_files_once(
     assert [pair["votes"] for pairs in votes.values() for pair in pairs] == [4, 4, 4, 4]
 
 
-def test_votes_add_up_across_evaluations_when_asked(
+def test_votes_are_forgotten_after_each_evaluation(
     settings: list[str], train: Run, files_of: Any, tmp_path: Path
 ) -> None:
-    train([*settings, "arc_vote_across_evaluations=true"])
+    train(settings)
     run = files_of(tmp_path / "run")
     counts = []
     for record in run.eval_records:
         text = (run.folder / f"eval_step_{record['step']}" / "arc_tasks.json").read_text()
         counts.append(json.loads(text)["one"][0]["votes"])
-    assert counts == [4, 8]
+    assert counts == [4, 4]
 
 
 def test_evaluators_can_be_chosen_or_left_out(

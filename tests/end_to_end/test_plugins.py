@@ -92,7 +92,6 @@ def test_mistakes_are_answered_as_those_in_our_settings(
         (f"{PLUGIN}\nARCHITECTURES.add('x', DigitsConfig, None)", "expected one of Recurrence"),
         (f"{PLUGIN}\nAUXILIARY_HEADS.add('q', AuxiliaryHeadConfig, None)", "has q already"),
         (f"{PLUGIN}\nAUXILIARY_HEADS.add('tied', AuxiliaryHeadConfig, None)", "is called as"),
-        ("x = 1", "my_parts.py registers nothing"),
     ],
 )
 def test_a_plugin_that_fails_is_named(content: str, said: str, run_python: Any) -> None:

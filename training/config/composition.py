@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from runtime.errors import ConfigError
-from runtime.plugins import IMPORTED
+from runtime.registry import IMPORTED
 from runtime.schema import Schema
 from runtime.text import shown
 from training.config.explain import SchemaT, validate

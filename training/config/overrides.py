@@ -58,14 +58,10 @@ def with_checkpoint(schema: type[Schema], arguments: Sequence[str]) -> list[str]
     setting.
 
     Raises:
-        ConfigError: there are several bare words, a checkpoint is named beside one, or the command
-            is to train.
+        ConfigError: there are several bare words, or a checkpoint is named beside one.
     """
     overrides = parse_arguments(arguments).overrides
     bare = [word for word in overrides if _is_bare(word)]
-    if "checkpoint_path" in schema.model_fields and any(Path(word).is_dir() for word in bare):
-        resumes = "checkpoint_path=RUN resumes it, load_checkpoint=RUN starts from its weights"
-        raise ConfigError(f"{shown(bare[0])}: a run is named with a key here: {resumes}")
     if "checkpoint" not in schema.model_fields or not bare:
         return list(arguments)
     if len(bare) > 1 or any(word.startswith("checkpoint=") for word in overrides):

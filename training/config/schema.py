@@ -6,13 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from dataset.kinds import AnyBuilder, AnyEvaluator, ArcEvaluatorConfig, EvaluatorConfig
+from dataset.kinds import AnyBuilder, AnyEvaluator, EvaluatorConfig
 from models import former
 from models.architectures import ArchConfig
 from models.config import OutputField
 from runtime.errors import ConfigError
-from runtime.plugins import IMPORTED
-from runtime.registry import Registry, imported
+from runtime.registry import IMPORTED, Registry, imported
 from runtime.schema import (
     Count,
     CountOrZero,
@@ -31,9 +30,8 @@ from runtime.text import shown
 Rate = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 
 # With `reduction=exact` every global batch is cut into so many shards on any number of ranks, and
-# their gradients are added in shard order. Below: the numbers of ranks that share them evenly.
+# their gradients are added in shard order.
 CANONICAL_SHARDS = 4
-EXACT_WORLD_SIZES = (1, 2, 4)
 
 
 class ParamGroupConfig(Schema):
@@ -138,15 +136,11 @@ class DataConfig(Schema):
     path: str
     builder: AnyBuilder | None = None
     """what `scripts/build_dataset.py data=NAME` runs"""
-    build_command: str | None = None
-    """a command to run instead"""
     evaluators: list[AnyEvaluator] = []
 
     @property
     def how_to_build(self) -> str:
-        """The command that builds the set."""
-        if self.build_command is not None or self.builder is None:
-            return self.build_command or "a command that it does not name (build_command)"
+        """The command that builds the set, if it has a builder."""
         settings = f"data={self.name} {shlex.quote(f'data.path={self.path}')}"
         settings += f" plugins=[{','.join(IMPORTED)}]" if IMPORTED else ""
         return f"python scripts/build_dataset.py {settings}"
@@ -194,8 +188,6 @@ class EvaluationSettings(Schema):
     """what is written to eval_step_N/ in the run's folder"""
     evaluators: list[AnyEvaluator] | None = None
     """[]: none; null: those of the data set when it is known by name"""
-    arc_vote_across_evaluations: StrictBool = False
-    """true: votes on ARC tasks add up over the evaluations of one process"""
 
 
 class OptimizationSettings(Schema):
@@ -312,18 +304,11 @@ class TrainConfig(
 
     @property
     def active_evaluators(self) -> list[EvaluatorConfig]:
-        return self._with_votes(chosen_evaluators(self.evaluators, self.data, self.test_paths))
+        return chosen_evaluators(self.evaluators, self.data, self.test_paths)
 
     @property
     def inherited_evaluators(self) -> list[EvaluatorConfig]:
-        return self._with_votes(inherited_evaluators(self.evaluators, self.data, self.test_paths))
-
-    def _with_votes(self, chosen: list[EvaluatorConfig]) -> list[EvaluatorConfig]:
-        votes = {"keeps_votes": True} if self.arc_vote_across_evaluations else {}
-        return [
-            one.model_copy(update=votes) if isinstance(one, ArcEvaluatorConfig) else one
-            for one in chosen
-        ]
+        return inherited_evaluators(self.evaluators, self.data, self.test_paths)
 
     @property
     def epochs_per_iteration(self) -> int:
@@ -353,11 +338,10 @@ class TrainConfig(
         """
         divisor, what = world_size, f"the number of ranks, {world_size}"
         if self.reduction == "exact":
-            if world_size not in EXACT_WORLD_SIZES:
-                accepted = ", ".join(map(str, EXACT_WORLD_SIZES))
+            if CANONICAL_SHARDS % world_size:
                 raise ConfigError(
-                    f"reduction=exact: there are {world_size} ranks, accepted are {accepted}; "
-                    "reduction=fast takes any number"
+                    f"reduction=exact: there are {world_size} ranks, which must divide "
+                    f"{CANONICAL_SHARDS}; reduction=fast takes any number"
                 )
             divisor, what = CANONICAL_SHARDS, f"{CANONICAL_SHARDS} with reduction=exact"
         for name in ("global_batch_size", "eval_batch_size"):
@@ -381,14 +365,6 @@ class TrainConfig(
                 technique.require_rows(min(micro, rows))
             except ValueError as error:
                 raise ConfigError(f"arch.techniques.{name}: {error}") from None
-
-    def check_restarts(self, max_restarts: int) -> None:
-        """Raise ConfigError when restarts would not go on from the newest checkpoint."""
-        if max_restarts and self.resume != "auto":
-            raise ConfigError(
-                f"resume={self.resume}: with --max-restarts {max_restarts} each restart would obey "
-                f"it too; start once without restarts, then go on with resume=auto"
-            )
 
 
 def chosen_evaluators(
@@ -430,7 +406,7 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
 
 
 # Settings that are gone (docs/log/removed.md) and changed no result.
-_GONE = {"data_on_device", "batches_ahead", "cuda_graph"}
+_GONE = {"data_on_device", "batches_ahead", "cuda_graph", "arc_vote_across_evaluations"}
 
 
 def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
@@ -438,9 +414,11 @@ def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, A
     For `training` a setting that changed the run stays, so that it is reported as a difference.
     """
     kept = {name: value for name, value in saved.items() if name not in _GONE}
-    arch = kept.get("arch")
+    arch, data = kept.get("arch"), kept.get("data")
     if isinstance(arch, Mapping):
         kept["arch"] = former.in_present_terms(arch, training=training)
+    if isinstance(data, Mapping):
+        kept["data"] = {name: value for name, value in data.items() if name != "build_command"}
     return kept
 
 

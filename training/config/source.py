@@ -19,8 +19,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 
 from runtime.errors import ConfigError
-from runtime.plugins import ADDED, import_plugins
-from runtime.registry import CONFIG_FOLDERS
+from runtime.registry import ADDED, CONFIG_FOLDERS, import_plugins
 from runtime.text import shown
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "config"

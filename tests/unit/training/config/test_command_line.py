@@ -1,6 +1,5 @@
 """Hydra's own command line, configurations of the user's own, and what both must not do."""
 
-import argparse
 import logging
 import shlex
 import shutil
@@ -13,7 +12,6 @@ import yaml
 
 from evaluation.config import EvalConfig, SolveConfig
 from runtime.errors import ConfigError
-from runtime.text import run_named
 from scripts.convert_checkpoint import ConvertConfig
 from training.config.composition import hydra_settings, load_config
 from training.config.overrides import parse_arguments
@@ -100,14 +98,6 @@ def test_a_run_is_named_with_and_without_its_key(
     once = "b: name one run, RUN or checkpoint=RUN; all else is KEY=VALUE"
     assert once in complaint("checkpoint=a", "b", **options)
     assert once in complaint("a", "b", **options)
-
-
-@pytest.mark.parametrize("text", ["run", "checkpoint=run", "my=run"])
-def test_tools_with_flags_take_a_run_likewise(place: Path, text: str) -> None:
-    (place / "my=run").mkdir()
-    assert run_named(text) == Path(text.removeprefix("checkpoint="))
-    with pytest.raises(argparse.ArgumentTypeError, match="expected RUN or checkpoint=RUN"):
-        run_named("data_path=run")
 
 
 @pytest.mark.parametrize(
