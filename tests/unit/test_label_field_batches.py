@@ -148,16 +148,3 @@ def test_pixels_are_the_colours_of_the_labels(lazy_arc: Path, arc_pixels: Path):
             assert (pixels.dtype, pixels.shape) == (np.int32, (8, 900, 3))
             np.testing.assert_array_equal(pixels, colours_of(batch.labels))
             assert (batch.labels == 1).any()
-
-
-def test_both_formats_give_the_same_pixels(lazy_arc: Path, arc_pixels: Path):
-    lazy, stored = (
-        list(EvalBatches(PuzzleDataset([folder], "test", fields=["pixels"]), global_batch_size=8))
-        for folder in (lazy_arc, arc_pixels)
-    )
-    assert len(lazy) == 3
-    for (_, batch, *_), (_, other, *_) in zip(lazy, stored, strict=True):
-        np.testing.assert_array_equal(batch.fields["pixels"], other.fields["pixels"])
-    joined = PuzzleDataset([arc_pixels, lazy_arc], "test", fields=["pixels"])
-    assert not joined.metadata.fields["pixels"].derived
-    assert joined.read("all1", slice(0, 2), np.zeros(2, np.int32)).fields["pixels"].max() == 255
