@@ -86,8 +86,7 @@ def compose_runs(
 
     @functools.cache
     def of_files(*choices: str) -> DictConfig:
-        with opened_hydra(schema, source, [parsed(line) for line in choices]) as lines:
-            return compose(source.config_name, lines)
+        return _by_hydra(schema, source, [parsed(line) for line in choices])
 
     composed = []
     for run in runs:
@@ -103,6 +102,23 @@ def compose_runs(
 
 
 @_explained()
+def _by_hydra(
+    schema: type[Schema],
+    source: Source,
+    overrides: Sequence[Override],
+    usual: Sequence[str] = (),
+    **options: bool,
+) -> DictConfig:
+    """Compose, when the overrides and the files have been checked; `usual` ones come first."""
+    for override in overrides:
+        require_known(schema, source, override)
+    lines = [line for override in overrides if (line := hydra_line(source, override))]
+    with source.hydra() as hydra:
+        source.require_harmless(hydra, lines)
+        return compose(source.config_name, [*usual, *lines], **options)
+
+
+@_explained()
 def _set(config: DictConfig, override: Override, groups: Container[str]) -> None:
     """Change one setting, which must be there unless the override begins with a plus."""
     key, adds = override.key_or_group, override.is_add() or override.is_force_add()
@@ -115,18 +131,17 @@ def _set(config: DictConfig, override: Override, groups: Container[str]) -> None
         raise ConfigError(f"{said}; {remedy}write +{key}") from None
 
 
+@_explained()
 def hydra_settings(
     schema: type[Schema], source: Source, overrides: Sequence[Override]
 ) -> dict[str, Any]:
     """Return what is composed of Hydra's own settings: launcher, sweeper, sweep_dir."""
-    own = [override for override in overrides if is_of_hydra(override)]
-    with opened_hydra(schema, source, own) as lines:
-        lines = [*source.usual_lines(), *lines]
-        composed = compose(source.config_name, lines, return_hydra_config=True).hydra
-        kept = {key: composed[key] for key in ("launcher", "sweeper")}
-        # What is missing stays "???", which the schemas name with its setting.
-        plain: Any = OmegaConf.to_container(OmegaConf.create(kept), resolve=True)
-        return plain | {"sweep_dir": composed.sweep.dir}
+    own, usual = filter(is_of_hydra, overrides), source.usual_lines()
+    composed = _by_hydra(schema, source, [*own], usual, return_hydra_config=True).hydra
+    kept = {key: composed[key] for key in ("launcher", "sweeper")}
+    # What is missing stays "???", which the schemas name with its setting.
+    content: Any = OmegaConf.to_container(OmegaConf.create(kept), resolve=True)
+    return content | {"sweep_dir": composed.sweep.dir}
 
 
 @_explained()
@@ -141,18 +156,3 @@ def plain(config: DictConfig) -> dict[str, Any]:
             "experiment= or in that of --config-name: elsewhere it is too late"
         )
     return content
-
-
-@contextmanager
-def opened_hydra(
-    schema: type[Schema], source: Source, overrides: Sequence[Override]
-) -> Iterator[list[str]]:
-    """Start Hydra, and yield the overrides as it takes them, when these and the files have been
-    checked. What it complains of in the block becomes a ConfigError of one line.
-    """
-    for override in overrides:
-        require_known(schema, source, override)
-    lines = [line for override in overrides if (line := hydra_line(source, override))]
-    with _explained(), source.hydra() as hydra:
-        source.require_harmless(hydra, lines)
-        yield lines

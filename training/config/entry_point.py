@@ -17,7 +17,7 @@ from runtime.process import end_with_parent, launched, leave, note_start, print_
 from runtime.schema import Schema
 from training.config.composition import compose_runs
 from training.config.overrides import flags_parser, parse_arguments, with_checkpoint
-from training.config.source import source_of
+from training.config.source import CONFIG_DIR, source_of
 
 
 def run_entry_point(
@@ -76,7 +76,7 @@ def _answer(schema: type[Schema], config_name: str, args: argparse.Namespace, us
     return (
         f"{usage.rstrip()}\n\nFlags:\n{flags}\n"
         f"Groups and their choices, as GROUP=CHOICE:\n{listed}\n\n"
-        f"Settings, as KEY=VALUE; what they do is said in {source.folders[0]}:\n\n"
+        f"Settings, as KEY=VALUE; what they do is said in {CONFIG_DIR}:\n\n"
         f"{OmegaConf.to_yaml(config)}"
     )
 

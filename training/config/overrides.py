@@ -25,7 +25,6 @@ _FLAGS: dict[tuple[str, str], dict[str, Any]] = {
     ("-m", "--multirun"): {"action": "store_true", "help": "a run for each combination of values"},
     ("-cd", "--config-dir"): {"help": "a folder with files of yours beside those of config/"},
     ("-cn", "--config-name"): {"help": "the file to begin with"},
-    ("-cp", "--config-path"): {"help": "a folder in place of config/, with the same groups"},
 }
 
 
@@ -45,12 +44,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     Raises:
         ConfigError: a flag is unknown or has a wrong value.
     """
-    args, unknown = flags_parser().parse_known_intermixed_args(arguments)
-    if unknown:
-        raise ConfigError(
-            f"unknown option {shown(unknown[0])}: settings are given as key=value; see --help"
-        )
-    return args
+    return flags_parser().parse_intermixed_args(arguments)
 
 
 def with_checkpoint(schema: type[Schema], arguments: Sequence[str]) -> list[str]:
@@ -81,7 +75,7 @@ def _is_bare(word: str) -> bool:
 
 
 def _refuse(message: str) -> NoReturn:
-    raise ConfigError(f"{shown(message, 200)}; see --help")
+    raise ConfigError(f"{shown(message, 200)}: settings are given as key=value; see --help")
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:

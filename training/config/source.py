@@ -52,8 +52,7 @@ class Source:
 
     Attributes:
         config_name: the file that Hydra begins with, without its ending.
-        folders: in which the groups are; the first is ours, or that of `--config-path`. No file
-            name is in two of them.
+        folders: in which the groups are; the first is ours. No file name is in two of them.
     """
 
     def __init__(self, config_name: str, folders: Sequence[Path]) -> None:
@@ -102,8 +101,7 @@ class Source:
         """Yield Hydra with these folders as its search path."""
         _SearchPath.folders = self.folders[1:]
         GlobalHydra.instance().clear()
-        folder = str(self.folders[0])
-        with initialize_config_dir(folder, self.config_name, version_base="1.3"):
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             yield GlobalHydra.instance().hydra
 
     def usual_lines(self) -> list[str]:
@@ -126,10 +124,8 @@ class Source:
             if file and name != self.config_name:
                 places = _hydra_places(file, read_yaml(file), str(default.package))
                 if places and not name.startswith(HYDRA_GROUPS):
-                    raise ConfigError(
-                        f"{file}: {places[0]} comes too late here: give it on the command line, or "
-                        "in the file of --config-name itself"
-                    )
+                    where = "on the command line, or in the file of --config-name itself"
+                    raise ConfigError(f"{file}: {places[0]} comes too late here: give it {where}")
 
 
 def source_of(config_name: str, args: argparse.Namespace) -> Source:
@@ -139,17 +135,16 @@ def source_of(config_name: str, args: argparse.Namespace) -> Source:
         ConfigError: a folder or the file is missing, a file is in two folders, or the file changes
             what it must not of Hydra's own settings.
     """
-    folders, own = [CONFIG_DIR], []
-    if args.config_path is not None:
-        # As Hydra has it: absolute, or where the entry points are.
-        folders = [_folder("--config-path", CONFIG_DIR.parent / args.config_path)]
+    own = []
     if args.config_dir is not None:
-        own = [_folder("--config-dir", Path(args.config_dir))]
+        own = [Path(args.config_dir).resolve()]
+        if not own[0].is_dir():
+            raise ConfigError(f"--config-dir {shown(args.config_dir, 200)}: is not a folder")
     name = (args.config_name or config_name).removesuffix(".yaml")
     # Hydra looks for its own before a folder of the user's is looked into.
     Plugins.instance().register(_SearchPath)
-    import_plugins(_plugins(Source(name, [*folders, *own]), args.overrides))
-    source = Source(name, list(dict.fromkeys([*folders, *CONFIG_FOLDERS, *own])))
+    import_plugins(_plugins(Source(name, [CONFIG_DIR, *own]), args.overrides))
+    source = Source(name, list(dict.fromkeys([CONFIG_DIR, *CONFIG_FOLDERS, *own])))
     for earlier, later in combinations(source.folders, 2):
         for file in earlier.rglob("*.yaml"):
             if (other := later / file.relative_to(earlier)).exists():
@@ -162,12 +157,6 @@ def source_of(config_name: str, args: argparse.Namespace) -> Source:
     # Before Hydra reads it, which would import packages that its searchpath names.
     _hydra_places(file, read_yaml(file), "")
     return source
-
-
-def _folder(flag: str, path: Path) -> Path:
-    if not path.is_dir():
-        raise ConfigError(f"{flag} {shown(path, 200)}: is not a folder")
-    return path.resolve()
 
 
 def _plugins(source: Source, overrides: Sequence[str]) -> list[str]:
