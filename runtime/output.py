@@ -8,15 +8,15 @@ from typing import Any, TextIO
 
 
 class Output:
-    """A text stream that drops what cannot be written; standard error says so once.
+    """A text stream that drops what cannot be written, and says so once on standard error.
 
     Args:
         stream: None: closed before the process started; all is dropped.
     """
 
     def __init__(self, stream: TextIO | None, name: str) -> None:
+        self._name, self._fails = name, stream is None
         self._stream = stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-        self._name, self._fails = name, False
 
     def write(self, text: str) -> int:
         with self._lossy():
@@ -35,11 +35,12 @@ class Output:
         try:
             yield
         except OSError as error:
-            fails, self._fails = self._fails, True
-            # A reader that went away, such as `head`, has seen enough.
-            if not (fails or isinstance(error, BrokenPipeError) or self is sys.stderr):
-                reason = error.strerror or error
-                sys.stderr.write(f"warning: {self._name} cannot be written: {reason}\n")
+            if not self._fails:
+                self._fails = True
+                told = f"{self._name} cannot be written: {error.strerror or error}"
+                # A reader that went away, such as `head`, has seen enough.
+                if not isinstance(error, BrokenPipeError) and self is not sys.stderr:
+                    sys.stderr.write(f"warning: {told}\n")
 
 
 def guard_output() -> None:

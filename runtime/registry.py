@@ -21,16 +21,6 @@ from runtime.errors import ConfigError
 from runtime.schema import Schema, further_field
 from runtime.text import shown
 
-CONFIG_FOLDERS: list[Path] = []
-"""Folders of plug-ins with YAML files, which are laid out as ours, `config/`."""
-
-
-def add_config_folder(folder: Path) -> None:
-    """Let Hydra find the YAML files of a plug-in, such as FOLDER/arch/NAME.yaml."""
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: is not a folder")
-    CONFIG_FOLDERS.append(folder.resolve())
-
 
 class Part(NamedTuple):
     """What is registered under a name.

@@ -4,7 +4,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -77,8 +77,7 @@ class Tracker:
         """Identifiers of the run in other logs, to be kept in checkpoints."""
         return {name: log.run_id for name, log in self._others.items() if log.run_id}
 
-    def log(self, records: Iterable[Record]) -> None:
-        records = list(records)
+    def log(self, records: Sequence[Record]) -> None:
         self._jsonl.log(records)
         for log in self._others.values():
             log.log(records)

@@ -419,7 +419,7 @@ def test_of_a_head_of_another_name_the_model_tells_whether_it_halts(
 
 
 def test_solving_puzzles_of_the_run(own_run: Path, run_python: Run) -> None:
-    settings = ("count=2", "steps=4", "device=cpu")
+    settings = ("count=2", "depth=4", "device=cpu")
     finished = run_python("scripts/solve.py", f"checkpoint={own_run}", *settings)
     assert finished.code == 0, finished.err
     assert finished.out.count("ACT step") == 2
@@ -446,7 +446,6 @@ def test_several_chains_solve_puzzles(
     [
         (["breadth=[1,8]"], r"breadth=\[1, 8\]: a puzzle gets one answer"),
         (["depth=[2,4]"], r"depth=\[2, 4\]: a puzzle gets one answer"),
-        (["depth=2", "steps=2"], "steps and depth are both set"),
         (["breadth=2", "perturb=init"], "perturb=init: all chains of this model start alike"),
     ],
 )

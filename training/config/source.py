@@ -5,7 +5,6 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import combinations
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +18,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 
 from runtime.errors import ConfigError
-from runtime.registry import ADDED, CONFIG_FOLDERS, import_plugins
+from runtime.registry import ADDED, import_plugins
 from runtime.text import shown
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "config"
@@ -107,11 +106,7 @@ class Source:
     def usual_lines(self) -> list[str]:
         """Return overrides for what the file that Hydra begins with leaves to Hydra itself."""
         said = _places(self.content(self.config_name), "")
-        return [
-            f"{key}={usual}"
-            for key, usual in _USUAL.items()
-            if key not in said and ("/" not in key or usual in self.choices(key))
-        ]
+        return [f"{key}={usual}" for key, usual in _USUAL.items() if key not in said]
 
     def require_harmless(self, hydra: Any, overrides: Sequence[str]) -> None:
         """Raise ConfigError for a file of the user's that changes what it must not of Hydra's."""
@@ -135,20 +130,18 @@ def source_of(config_name: str, args: argparse.Namespace) -> Source:
         ConfigError: a folder or the file is missing, a file is in two folders, or the file changes
             what it must not of Hydra's own settings.
     """
-    own = []
-    if args.config_dir is not None:
-        own = [Path(args.config_dir).resolve()]
-        if not own[0].is_dir():
+    own = [] if args.config_dir is None else [Path(args.config_dir).resolve()]
+    for folder in own:
+        if not folder.is_dir():
             raise ConfigError(f"--config-dir {shown(args.config_dir, 200)}: is not a folder")
+        for file in CONFIG_DIR.rglob("*.yaml"):
+            if (other := folder / file.relative_to(CONFIG_DIR)).exists():
+                raise ConfigError(f"{other}: {file} has the same name; give yours another one")
     name = (args.config_name or config_name).removesuffix(".yaml")
     # Hydra looks for its own before a folder of the user's is looked into.
     Plugins.instance().register(_SearchPath)
-    import_plugins(_plugins(Source(name, [CONFIG_DIR, *own]), args.overrides))
-    source = Source(name, list(dict.fromkeys([CONFIG_DIR, *CONFIG_FOLDERS, *own])))
-    for earlier, later in combinations(source.folders, 2):
-        for file in earlier.rglob("*.yaml"):
-            if (other := later / file.relative_to(earlier)).exists():
-                raise ConfigError(f"{other}: {file} has the same name; give yours another one")
+    source = Source(name, [CONFIG_DIR, *own])
+    import_plugins(_plugins(source, args.overrides))
     _register_parts(source)
     file = source.find(name)
     if file is None:

@@ -23,7 +23,7 @@ class Broken(io.StringIO):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE, errno.EIO])
-def test_what_cannot_be_written_is_dropped_and_said_once(
+def test_what_cannot_be_written_is_dropped_and_told_once(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     broken, errors = Broken(number), io.StringIO()
