@@ -220,10 +220,6 @@ REFUSED = "of Hydra's own settings these can be changed: hydra/launcher, hydra/s
     "override",
     [
         "hydra.run.dir=x",
-        "hydra.output_subdir=x",
-        "hydra.sweep.subdir=x",
-        "hydra.job.chdir=true",
-        "hydra.job_logging=x",
         "hydra/job_logging=none",
         "hydra.verbose=true",
         "hydra.searchpath=[pkg://stranger]",
@@ -249,13 +245,10 @@ def test_nothing_is_built_that_an_override_names(complaint: Answer) -> None:
 
 
 HOSTILE = {
-    "a package": FIRST("") + "hydra: {searchpath: ['pkg://stranger']}",
     "a folder": FIRST("") + "hydra: {searchpath: ['file:///tmp']}",
     "a reference": FIRST("") + "x: {searchpath: ['pkg://stranger']}\nhydra: ${x}",
     "a merge": FIRST("") + "x: &x {hydra: {searchpath: ['pkg://stranger']}}\n<<: *x",
-    "callbacks": FIRST("") + "hydra: {callbacks: {a: {_target_: stranger.X}}}",
     "callbacks of a file": FIRST(", /hydra/callbacks: bad"),
-    "callbacks by a package": FIRST(", arch@hydra.callbacks: trm"),
     "logging": FIRST(", override hydra/hydra_logging: bad"),
     "a launcher's class": FIRST(", override hydra/launcher: bad"),
     "a launcher's file": FIRST(", override hydra/launcher: elsewhere"),
