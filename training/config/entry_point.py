@@ -4,7 +4,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from textwrap import fill
 from typing import Any, NoReturn
 
@@ -26,7 +26,6 @@ def run_entry_point(
     main: Callable[[list[str]], None],
     usage: str,
     sweep: Callable[[], Any] | None = None,
-    own: Collection[str] = (),
 ) -> None:
     """Run `main` on the command line and exit with a code of `runtime.errors`: an error that is
     meant for people is one line.
@@ -38,7 +37,6 @@ def run_entry_point(
         usage: the beginning of `--help`.
         sweep: imports what takes a command line with `-m`, and a function that prints a line, and
             returns the exit code. None: the command makes one run at a time.
-        own: settings that `main` takes and `schema` does not have; flags leave them out.
     """
     guard_output()
     note_start()
@@ -49,7 +47,6 @@ def run_entry_point(
     try:
         arguments = with_checkpoint(schema, sys.argv[1:])
         args = parse_arguments(arguments)
-        args.overrides = [line for line in args.overrides if line.partition("=")[0] not in own]
         if args.help or args.cfg:
             sys.stdout.write(_answer(schema, config_name, args, usage))
             sys.stdout.flush()
@@ -83,16 +80,13 @@ def _answer(schema: type[Schema], config_name: str, args: argparse.Namespace, us
 
 def _fail(error: BaseException) -> NoReturn:
     """Print an error that is meant for people and exit; raise any other again."""
-    if isinstance(error, KeyboardInterrupt):
-        sys.stderr.write("interrupted\n")
-        leave(EXIT_INTERRUPTED)
-    code = exit_code(error)
+    code = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else exit_code(error)
     if code is None:
         raise error
     if code == EXIT_PREEMPTED:
         # A scheduler asks all processes, and a launcher passes on what it was asked.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    print_error(str(error))
+    print_error("interrupted" if code == EXIT_INTERRUPTED else str(error))
     leave(code)
 
 

@@ -93,7 +93,7 @@ class Source:
         for entry, choice in _defaults(self.content(name)):
             if choice is None and entry != name:
                 yield from self._defaults(entry)
-            yield _group(entry), choice
+            yield entry, choice
 
     @contextmanager
     def hydra(self) -> Iterator[Any]:
@@ -204,16 +204,13 @@ def read_yaml(file: Path) -> Any:
 
 
 def _defaults(content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the entries of a defaults list: of a group with the choice, of a file with None."""
+    """Yield the entries of a defaults list: of a group (`override /arch` is of `arch`) with the
+    choice, of a file with None.
+    """
     entries = content.get("defaults") if isinstance(content, dict) else None
     for entry in entries if isinstance(entries, list) else ():
         items = entry.items() if isinstance(entry, dict) else [(entry, None)]
-        yield from ((str(name), choice) for name, choice in items)
-
-
-def _group(entry: str) -> str:
-    """Return the group that an entry of a defaults list names: `override /arch` is of `arch`."""
-    return entry.rpartition(" ")[2].lstrip("/")
+        yield from ((str(name).rpartition(" ")[2].lstrip("/"), choice) for name, choice in items)
 
 
 def _hydra_places(file: Path, content: Any, package: str) -> list[str]:
@@ -238,4 +235,4 @@ def _places(content: Any, package: str) -> list[str]:
         for key, value in node.items():
             yield from paths(value, f"{path}.{key}".removeprefix("."))
 
-    return [*paths(content, package), *(_group(name) for name, _ in _defaults(content))]
+    return [*paths(content, package), *(name for name, _ in _defaults(content))]

@@ -122,15 +122,6 @@ def test_mistakes_with_flags_are_one_line(complaint: Answer, arguments: str, tol
 # A configuration of one's own
 
 
-def test_flags_leave_out_what_the_schema_does_not_have(answer: Answer, enter: Any) -> None:
-    shown = answer("--cfg", "job", "lr=0.5", "mine=1", own=["mine"])
-    assert "\nlr: 0.5\n" in shown
-    assert "mine" not in shown
-    taken: list[list[str]] = []
-    assert enter("lr=0.5", "mine=1", main=taken.append, own=["mine"]) == 0
-    assert taken == [["lr=0.5", "mine=1"]]
-
-
 MINE = ("--config-dir", ".", "--config-name", "mine")
 FEW = (
     "experiment=sudoku_demo",

@@ -280,7 +280,7 @@ def test_exit_codes(
         raise error
 
     assert enter("a=1", main=fail) == code
-    told = {130: "interrupted\n", 2: "pretrain.py: wh y\n"}
+    told = {130: "pretrain.py: interrupted\n", 2: "pretrain.py: wh y\n"}
     line = told.get(code, "pretrain.py: why\n")
     assert capsys.readouterr() == ("", line)
 
