@@ -273,8 +273,3 @@ class SolveConfig(ThinkingSettings, PluginSettings):
                     "compares several)"
                 )
         return self
-
-    @property
-    def num_steps(self) -> int | None:
-        """ACT steps; None: as many as in training."""
-        return self.depth[0] if self.depth else None

@@ -126,13 +126,6 @@ class Registry:
     def __iter__(self) -> Iterator[str]:
         return iter(self._parts)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._parts
-
-    def schemas(self) -> list[type[Schema]]:
-        """The schemas, each once."""
-        return list(dict.fromkeys(part.schema for part in self._parts.values()))
-
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
@@ -221,7 +214,8 @@ def sections_in(*annotations: Any, inside: str = "") -> Iterator[tuple[type[Sche
     is_chosen = any(isinstance(annotation, Registry) for annotation in annotations)
     for annotation in annotations:
         if isinstance(annotation, Registry):
-            yield from ((schema, inside) for schema in annotation.schemas())
+            schemas = dict.fromkeys(annotation[name].schema for name in annotation)
+            yield from ((schema, inside) for schema in schemas)
         elif isinstance(annotation, type) and issubclass(annotation, Schema) and not is_chosen:
             yield annotation, inside
         within = ".*" if get_origin(annotation) in (dict, list) else inside

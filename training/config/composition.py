@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import yaml
-from hydra import compose
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -51,7 +50,9 @@ def load_config(schema: type[SchemaT], config_name: str, arguments: Sequence[str
     Raises:
         ConfigError: one line; the override or path, the value, what is accepted, the nearest name.
     """
-    return validate(schema, compose_config(schema, config_name, arguments))
+    args = parse_arguments(arguments)
+    (composed,) = compose_runs(schema, source_of(config_name, args), [args.overrides])
+    return validate(schema, plain(composed))
 
 
 def load_configs(
@@ -60,15 +61,6 @@ def load_configs(
     """`load_config` for the overrides of many runs, in order."""
     source = source_of(config_name, parse_arguments(flags))
     return [validate(schema, plain(composed)) for composed in compose_runs(schema, source, runs)]
-
-
-def compose_config(
-    schema: type[Schema], config_name: str, arguments: Sequence[str]
-) -> dict[str, Any]:
-    """Return the composed, resolved configuration as plain containers."""
-    args = parse_arguments(arguments)
-    (composed,) = compose_runs(schema, source_of(config_name, args), [args.overrides])
-    return plain(composed)
 
 
 def compose_runs(
@@ -109,13 +101,11 @@ def _by_hydra(
     usual: Sequence[str] = (),
     **options: bool,
 ) -> DictConfig:
-    """Compose, when the overrides and the files have been checked; `usual` ones come first."""
+    """Compose, when the overrides have been checked; `usual` ones come first."""
     for override in overrides:
         require_known(schema, source, override)
     lines = [line for override in overrides if (line := hydra_line(source, override))]
-    with source.hydra() as hydra:
-        source.require_harmless(hydra, lines)
-        return compose(source.config_name, [*usual, *lines], **options)
+    return source.compose([*usual, *lines], **options)
 
 
 @_explained()

@@ -46,16 +46,16 @@ def did_you_mean(path: str, candidates: Iterable[str], key: str = "") -> str:
     candidate stands for a free name.
     """
     first, leaf = path.partition(".")[0], path.rpartition(".")[2]
-    known = [each for each in candidates if "*" not in each or _is_near(each, first)]
+    known = [
+        each
+        for each in candidates
+        if "*" not in each or difflib.get_close_matches(each.partition(".")[0], [first])
+    ]
     named = dict.fromkeys(_with_free_names(each, path) for each in known)
     by_leaf = {each.rpartition(".")[2]: each for each in known if "*" not in each}
     near = difflib.get_close_matches(path, named, n=1)
     near = near or [by_leaf[each] for each in difflib.get_close_matches(leaf, by_leaf, n=1)]
     return f"; did you mean {key}{near[0]}?" if near else ""
-
-
-def _is_near(candidate: str, first: str) -> bool:
-    return bool(difflib.get_close_matches(candidate.partition(".")[0], [first]))
 
 
 def is_setting(path: str, schema: type[BaseModel]) -> bool:

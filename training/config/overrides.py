@@ -121,7 +121,7 @@ def require_known(schema: type[Schema], source: Source, override: Override) -> N
             raise ConfigError(f"{line}: {HYDRA_REFUSED}")
     elif key in groups:
         _require_choice(override, groups[key])
-    elif not source.is_ours and "." not in key and source.choices(key):
+    elif source.folders[1:] and "." not in key and source.choices(key):
         hint = f"change single settings, or add `- {key}: NAME` to its defaults list"
         raise ConfigError(f"{line}: {source.find(source.config_name)} chooses no {key}; {hint}")
     elif not is_setting(key, schema):

@@ -4,18 +4,19 @@ import argparse
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
-from hydra import initialize_config_dir
+from hydra import compose, initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
+from omegaconf import DictConfig
 
 from runtime.errors import ConfigError
 from runtime.registry import ADDED, import_plugins
@@ -57,11 +58,6 @@ class Source:
     def __init__(self, config_name: str, folders: Sequence[Path]) -> None:
         self.config_name, self.folders = config_name, list(folders)
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether there is no folder of the user's."""
-        return self.folders == [CONFIG_DIR]
-
     def find(self, name: str) -> Path | None:
         """Return the file of a configuration, such as `experiment/mine`, None if there is none."""
         files = (folder / f"{name.removesuffix('.yaml')}.yaml" for folder in self.folders)
@@ -95,25 +91,24 @@ class Source:
                 yield from self._defaults(entry)
             yield entry, choice
 
-    @contextmanager
-    def hydra(self) -> Iterator[Any]:
-        """Yield Hydra with these folders as its search path."""
+    def compose(self, lines: Sequence[str], **options: bool) -> DictConfig:
+        """Compose with Hydra, when the files of the user's have been checked."""
         _SearchPath.folders = self.folders[1:]
         GlobalHydra.instance().clear()
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            yield GlobalHydra.instance().hydra
+            if self.folders[1:]:
+                self._require_harmless(lines)
+            return compose(self.config_name, list(lines), **options)
 
     def usual_lines(self) -> list[str]:
         """Return overrides for what the file that Hydra begins with leaves to Hydra itself."""
         said = _places(self.content(self.config_name), "")
         return [f"{key}={usual}" for key, usual in _USUAL.items() if key not in said]
 
-    def require_harmless(self, hydra: Any, overrides: Sequence[str]) -> None:
+    def _require_harmless(self, lines: Sequence[str]) -> None:
         """Raise ConfigError for a file of the user's that changes what it must not of Hydra's."""
-        if self.is_ours:
-            return
-        defaults_of = hydra.config_loader.compute_defaults_list
-        for default in defaults_of(self.config_name, list(overrides), RunMode.RUN).defaults:
+        defaults_of = GlobalHydra.instance().config_loader().compute_defaults_list
+        for default in defaults_of(self.config_name, list(lines), RunMode.RUN).defaults:
             name = str(default.config_path)
             file = self.find(name)
             if file and name != self.config_name:

@@ -11,9 +11,10 @@ from models.config import ACTLossConfig
 from models.heads.config import AUXILIARY_HEADS, HeadsConfig
 from runtime import errors
 from runtime.errors import ConfigError
-from training.config.composition import compose_config, load_config
+from training.config.composition import compose_runs, load_config, plain
+from training.config.overrides import parse_arguments
 from training.config.schema import OptimizerConfig, ParamGroupConfig, TrainConfig
-from training.config.source import CONFIG_DIR
+from training.config.source import CONFIG_DIR, source_of
 
 SPARSE = "techniques=[sparse_look_ahead]"
 EXACT, OF_24 = "reduction=exact", "global_batch_size=24"
@@ -107,7 +108,8 @@ MORE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("chosen", MORE)
 def test_parts_of_the_heads_together(chosen: str) -> None:
-    composed = compose_config(TrainConfig, "cfg_pretrain", [f"heads={chosen}"])["arch"]["heads"]
+    source = source_of("cfg_pretrain", parse_arguments([]))
+    composed = plain(*compose_runs(TrainConfig, source, [[f"heads={chosen}"]]))["arch"]["heads"]
     heads = HeadsConfig.model_validate(MORE[chosen])
     assert HeadsConfig.model_validate(composed) == heads
     # Every key is there, so that an override finds it.
