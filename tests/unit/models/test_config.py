@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from models.config import DataFacts
 from models.hrm.config import HRMConfig
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
@@ -65,8 +64,3 @@ def test_a_target_of_what_is_not_learned_is_refused(more: dict[str, Any], told: 
     with pytest.raises(ValidationError, match=told):
         HRMConfig.model_validate({"techniques": {"sparse_look_ahead": {}}} | more)
     HRMConfig.model_validate(more)
-
-
-def test_facts_are_json() -> None:
-    facts = DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1)
-    assert DataFacts(**facts.to_dict()) == facts
