@@ -194,7 +194,8 @@ def rebuild_schemas(
         done.add(schema)
         fields, further = schema.model_fields, schema.further_fields()
         if taken := further.keys() & schema.__annotations__.keys():
-            raise ConfigError(f"{schema.__name__} has {', '.join(taken)} already")
+            named = ", ".join(taken)
+            raise ConfigError(f"{schema.__name__} has {named} already: give yours another name")
         fields.update({name: further[name] for name in further if name not in fields})
         for field in fields.values():
             for section, _ in sections_in(field.annotation, *field.metadata):
@@ -252,10 +253,7 @@ def import_plugins(names: Sequence[str]) -> None:
             raise ConfigError(f"plugins=[{shown(name)}]: {shown(reason, 300)}") from error
         IMPORTED.append(name)
     ADDED.extend(part for part in _all_parts() if part not in before)
-    try:
-        rebuild_schemas()
-    except ConfigError as error:
-        raise ConfigError(f"plugins=[{', '.join(new)}]: {error}") from None
+    rebuild_schemas()
 
 
 def _all_parts() -> list[tuple[Registry, str]]:

@@ -4,7 +4,7 @@ import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -18,23 +18,18 @@ from training.config.source import HYDRA_GROUPS, HYDRA_KEYS, HYDRA_REFUSED, Sour
 
 # Groups whose choices are put together, with the part that is usual; "" where there may be none.
 _PARTS = {"heads": "standard", "logger": "jsonl", "techniques": ""}
-# The flags, which are some of Hydra's.
-_FLAGS: dict[tuple[str, str], dict[str, Any]] = {
-    ("-h", "--help"): {"action": "store_true"},
-    ("-c", "--cfg"): {"choices": ["job"], "help": "print the configuration, and run nothing"},
-    ("-m", "--multirun"): {"action": "store_true", "help": "a run for each combination of values"},
-    ("-cd", "--config-dir"): {"help": "a folder with files of yours beside those of config/"},
-    ("-cn", "--config-name"): {"help": "the file to begin with"},
-}
 
 
 def flags_parser() -> argparse.ArgumentParser:
-    """Return the parser of flags and `overrides`."""
+    """Return the parser of the flags, which are some of Hydra's, and of `overrides`."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.error = _refuse
-    parser.add_argument("overrides", nargs="*", help=argparse.SUPPRESS)
-    for names, options in _FLAGS.items():
-        parser.add_argument(*names, **options)
+    parser.error, add = _refuse, parser.add_argument
+    add("overrides", nargs="*", help=argparse.SUPPRESS)
+    add("-h", "--help", action="store_true")
+    add("-c", "--cfg", choices=["job"], help="print the configuration, and run nothing")
+    add("-m", "--multirun", action="store_true", help="a run for each combination of values")
+    add("-cd", "--config-dir", help="a folder with files of yours beside those of config/")
+    add("-cn", "--config-name", help="the file to begin with")
     return parser
 
 
@@ -69,9 +64,7 @@ def with_checkpoint(schema: type[Schema], arguments: Sequence[str]) -> list[str]
 def _is_bare(word: str) -> bool:
     """Return whether a word is no override but a path, which may have a `=` in a folder's name."""
     key, equals, _ = word.partition("=")
-    if not equals:
-        return not word.startswith("~")
-    return "/" in key and not key.startswith("hydra/") and Path(word).exists()
+    return not equals or ("/" in key and not key.startswith("hydra/") and Path(word).exists())
 
 
 def _refuse(message: str) -> NoReturn:
