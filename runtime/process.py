@@ -19,8 +19,6 @@ _PARENT_SECONDS = 1.0
 
 # Names the folder in which `scripts/launch.py` collects the exit codes that torchrun loses.
 EXIT_CODES_FOLDER = "RANK_EXIT_CODES_FOLDER"
-
-
 ENDS_WITH = "RUN_ENDS_WITH_PROCESS"
 """Environment variable: number of the process that started this one, which ends with it."""
 

@@ -80,15 +80,14 @@ def compose_runs(
     def of_files(*choices: str) -> DictConfig:
         return _by_hydra(schema, source, [parsed(line) for line in choices])
 
-    composed = []
+    composed, groups = [], source.groups
     for run in runs:
         overrides = [parsed(line) for line in run]
-        settings = [o for o in overrides if o.key_or_group not in source.groups]
-        settings = [override for override in settings if not is_of_hydra(override)]
+        settings = [o for o in overrides if not (o.key_or_group in groups or is_of_hydra(o))]
         choices = [str(o.input_line) for o in overrides if o not in settings]
         config = copy.deepcopy(of_files(*choices))
         for override in settings:
-            _set(config, override, source.groups)
+            _set(config, override, groups)
         composed.append(config)
     return composed
 
