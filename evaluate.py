@@ -10,7 +10,6 @@ loaded, so that mistakes are reported within a few seconds.
 import faulthandler
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,6 @@ from training.config.entry_point import run_entry_point
 from training.data import require_same_data
 
 if TYPE_CHECKING:
-    from evaluation.measure import Report
     from models.act import ACTLossHead
     from models.architectures import ArchConfig
     from runtime.ranks import Ranks
@@ -37,7 +35,7 @@ def main(overrides: list[str]) -> None:
 
 def run(job: Job) -> None:
     """Load torch and the model, measure it, and report on rank 0."""
-    from evaluation.measure import batches_for
+    from evaluation import measure
     from models.operations import act_step_flop
     from models.registry import compiled_forward
     from runtime.compiler import choose_compiling
@@ -55,7 +53,7 @@ def run(job: Job) -> None:
         require_thinking(config, job.trained, model.halting_head is not None)
         fields = arch.heads.fields
         model.leave_unmeasured(head for head in fields if fields[head] not in dataset.fields)
-        batches, job = batches_for(job, model, ranks)
+        batches, job = measure.batches_for(job, model, ranks)
 
         def operations() -> float:
             rows = len(batches) * batches.local_batch_size
@@ -70,7 +68,9 @@ def run(job: Job) -> None:
             sys.stderr.write(f"{compiling}\n")
         start = time.perf_counter()
         prepared = partial(compiled_forward, form=compiling.form)
-        report = way_of(config, arch)(job, prepared, model, batches, ranks)
+        way = measure.with_chains if config.thinks_longer else measure.in_one_pass
+        way = arch.search if config.search.chains else way
+        report = way(job, prepared, model, batches, ranks)
         seconds = time.perf_counter() - start
         if ranks.is_main:
             weights = config.weights if has_average else None
@@ -98,17 +98,6 @@ def facts_of(
         "differs": job.differs,
         "global_batch_size": job.batch_size,
     }
-
-
-def way_of(config: EvalConfig, arch: "ArchConfig") -> "Callable[..., Report]":
-    """Return what measures the model: one pass over the puzzles, several chains, or the search of
-    its architecture.
-    """
-    from evaluation import measure
-
-    if config.search.chains:
-        return arch.search
-    return measure.with_chains if config.thinks_longer else measure.in_one_pass
 
 
 def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[ArchConfig, ACTLossHead, bool]":

@@ -240,8 +240,6 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     """part of the data set whose puzzles are taken"""
     set: str | None = None
     """the set of that data, by name; null: all, one after the other; for index the only one"""
-    steps: Count | None = None
-    """the same as depth"""
     search: SearchSettings = SearchSettings()
     """of a model that deduces (arch=lattice), which tells what it struck and guessed"""
     animate: str | None = None
@@ -268,8 +266,6 @@ class SolveConfig(ThinkingSettings, PluginSettings):
 
     @model_validator(mode="after")
     def _one_answer(self) -> "SolveConfig":
-        if self.steps is not None and self.depth is not None:
-            raise ValueError("steps and depth are both set; they are the same")
         for name in ("depth", "breadth", "select"):
             if len(values := getattr(self, name) or [1]) > 1:
                 raise ValueError(
@@ -277,8 +273,3 @@ class SolveConfig(ThinkingSettings, PluginSettings):
                     "compares several)"
                 )
         return self
-
-    @property
-    def num_steps(self) -> int | None:
-        """ACT steps; None: as many as in training."""
-        return self.depth[0] if self.depth else self.steps

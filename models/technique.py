@@ -81,7 +81,7 @@ class Technique(Schema):
 
     def depth_at(self, share: float) -> Depth | None:
         """Return the cycles of a step before which this share of the run's steps is done; None:
-        all. Only one technique may override it. A CUDA graph cannot repeat such steps.
+        all. Only one technique may override it.
         """
         return None
 

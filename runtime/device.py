@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
 
@@ -17,8 +17,6 @@ from runtime.errors import ConfigError
 # back, page by page, which takes a tenth of a training step on a CPU.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BELOW = 2**30
-
-DtypeT = TypeVar("DtypeT", bound=str)
 
 
 def resolve_device(device: str) -> Literal["cpu", "cuda"]:
@@ -33,7 +31,7 @@ def resolve_device(device: str) -> Literal["cpu", "cuda"]:
     return "cuda" if has_cuda else "cpu"
 
 
-def resolve_dtype(forward_dtype: DtypeT, device: str) -> DtypeT | Literal["float32"]:
+def resolve_dtype(forward_dtype: str, device: str) -> str:
     """Return the forward dtype to use: the configured one, but float32 instead of bfloat16 on a CPU
     that does not multiply bfloat16 in hardware.
 

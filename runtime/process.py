@@ -19,8 +19,6 @@ _PARENT_SECONDS = 1.0
 
 # Names the folder in which `scripts/launch.py` collects the exit codes that torchrun loses.
 EXIT_CODES_FOLDER = "RANK_EXIT_CODES_FOLDER"
-
-
 ENDS_WITH = "RUN_ENDS_WITH_PROCESS"
 """Environment variable: number of the process that started this one, which ends with it."""
 
@@ -64,11 +62,6 @@ def env_local_rank() -> int:
 def env_world_size() -> int:
     """Return the number of ranks as the launcher set it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def env_max_restarts() -> int:
-    """Return how often torchrun would start this run again."""
-    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
 
 
 def print_error(message: str) -> None:

@@ -35,21 +35,15 @@ def bar(
     """
     if total is None and hasattr(items, "__len__"):
         total = len(items)  # type: ignore[arg-type]
-    told: dict[str, Any] = {"initial": done, "unit": f" {unit}"}
-    told["disable"] = not show or total == 0
-    if not sys.stderr.isatty():
-        of = (
-            " of {total:,}{unit} ({percentage:.0f} %), about {remaining} left"
-            if total
-            else "{unit}"
-        )
-        form = "{desc}: {n:,}" + of + "{postfix}"
-        wait = {"delay": _LINE_SECONDS, "mininterval": _LINE_SECONDS, "miniters": 1}
-        return Lines(items, what, total, bar_format=form, **wait, **told)
-    delay = 0 if leave else _DELAY_SECONDS
-    return tqdm(
-        items, what, total, delay=delay, mininterval=0.5, dynamic_ncols=True, leave=leave, **told
-    )
+    told = {"initial": done, "unit": f" {unit}", "disable": not show or total == 0}
+    if sys.stderr.isatty():
+        delay = 0 if leave else _DELAY_SECONDS
+        form = {"delay": delay, "mininterval": 0.5, "dynamic_ncols": True, "leave": leave}
+        return tqdm(items, what, total, **form, **told)
+    left = " of {total:,}{unit} ({percentage:.0f} %), about {remaining} left"
+    line = "{desc}: {n:,}" + (left if total else "{unit}") + "{postfix}"
+    wait = {"delay": _LINE_SECONDS, "mininterval": _LINE_SECONDS, "miniters": 1}
+    return Lines(items, what, total, bar_format=line, **wait, **told)
 
 
 class Lines(tqdm):

@@ -8,7 +8,8 @@ that imports what stands behind it, so that a configuration is checked before to
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, get_args, get_origin
 
@@ -18,16 +19,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from runtime.errors import ConfigError
 from runtime.schema import Schema, further_field
-
-CONFIG_FOLDERS: list[Path] = []
-"""Folders of plug-ins with YAML files, which are laid out as ours, `config/`."""
-
-
-def add_config_folder(folder: Path) -> None:
-    """Let Hydra find the YAML files of a plug-in, such as FOLDER/arch/NAME.yaml."""
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: is not a folder")
-    CONFIG_FOLDERS.append(folder.resolve())
+from runtime.text import shown
 
 
 class Part(NamedTuple):
@@ -134,21 +126,10 @@ class Registry:
     def __iter__(self) -> Iterator[str]:
         return iter(self._parts)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._parts
-
-    def schemas(self) -> list[type[Schema]]:
-        """The schemas, each once."""
-        return list(dict.fromkeys(part.schema for part in self._parts.values()))
-
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        choices = {name: handler.generate_schema(part.schema) for name, part in self._parts.items()}
-        described = core_schema.tagged_union_schema(choices, "name") if choices else None
-        return core_schema.no_info_plain_validator_function(
-            self._validated, json_schema_input_schema=described
-        )
+        return core_schema.no_info_plain_validator_function(self._validated)
 
     def _validated(self, value: Any) -> Schema:
         # Not pydantic's own union: it puts the names into the paths of faults.
@@ -169,16 +150,11 @@ class NameOf:
     """In an annotation, `Annotated[str, NameOf(REGISTRY)]`: the name of a part, or `none`."""
 
     def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    @property
-    def text(self) -> str:
-        """What the parts are, in a few words each, for the settings' comments."""
-        return "; ".join(f"{name}: {self._registry[name].text}" for name in self._registry)
+        self.registry = registry
 
     def __iter__(self) -> Iterator[str]:
         yield NONE
-        yield from self._registry
+        yield from self.registry
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -218,7 +194,8 @@ def rebuild_schemas(
         done.add(schema)
         fields, further = schema.model_fields, schema.further_fields()
         if taken := further.keys() & schema.__annotations__.keys():
-            raise ConfigError(f"{schema.__name__} has {', '.join(taken)} already")
+            named = ", ".join(taken)
+            raise ConfigError(f"{schema.__name__} has {named} already: give yours another name")
         fields.update({name: further[name] for name in further if name not in fields})
         for field in fields.values():
             for section, _ in sections_in(field.annotation, *field.metadata):
@@ -231,21 +208,53 @@ def _subclasses(schema: type[Schema]) -> list[type[Schema]]:
     return [*own, *(below for each in own for below in _subclasses(each))]
 
 
-def sections_in(*annotations: Any) -> Iterator[tuple[type[Schema], str]]:
-    """Yield the schemas that annotations name, with `.*` where they stand in a dict or a list."""
-    for found, inside in named_in(*annotations):
-        for schema in found.schemas() if isinstance(found, Registry) else [found]:
-            yield schema, inside
-
-
-def named_in(*annotations: Any, inside: str = "") -> Iterator[tuple[type[Schema] | Registry, str]]:
-    """Yield the schemas and the registries that annotations name, as `sections_in`. The schema
-    beside a registry is the base of those that it stands for.
+def sections_in(*annotations: Any, inside: str = "") -> Iterator[tuple[type[Schema], str]]:
+    """Yield the schemas that annotations name, with `.*` where they stand in a dict or a list. The
+    schema beside a registry is the base of those that it stands for.
     """
     is_chosen = any(isinstance(annotation, Registry) for annotation in annotations)
     for annotation in annotations:
-        is_schema = isinstance(annotation, type) and issubclass(annotation, Schema)
-        if isinstance(annotation, Registry) or (is_schema and not is_chosen):
+        if isinstance(annotation, Registry):
+            schemas = dict.fromkeys(annotation[name].schema for name in annotation)
+            yield from ((schema, inside) for schema in schemas)
+        elif isinstance(annotation, type) and issubclass(annotation, Schema) and not is_chosen:
             yield annotation, inside
         within = ".*" if get_origin(annotation) in (dict, list) else inside
-        yield from named_in(*get_args(annotation), inside=within)
+        yield from sections_in(*get_args(annotation), inside=within)
+
+
+# Plug-ins: modules of the user. Only a command line or the user's own configuration names them,
+# never a checkpoint or a data set.
+
+IMPORTED: list[str] = []
+"""Names of the plug-ins imported so far."""
+ADDED: list[tuple[Registry, str]] = []
+"""What they have registered."""
+
+
+def import_plugins(names: Sequence[str]) -> None:
+    """Import modules, found as Python finds them or in the current folder, and let all schemas
+    know what they register.
+
+    Raises:
+        ConfigError: a module cannot be imported, or registers what is there already.
+    """
+    new = [name for name in names if name not in IMPORTED]
+    if not new:
+        return
+    before = _all_parts()
+    for name in new:
+        try:
+            if importlib.util.find_spec(name.partition(".")[0]) is None:
+                sys.path.append(str(Path.cwd()))
+            importlib.import_module(name)
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"plugins=[{shown(name)}]: {shown(reason, 300)}") from error
+        IMPORTED.append(name)
+    ADDED.extend(part for part in _all_parts() if part not in before)
+    rebuild_schemas()
+
+
+def _all_parts() -> list[tuple[Registry, str]]:
+    return [(registry, name) for registry in Registry.all for name in registry]

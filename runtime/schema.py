@@ -45,8 +45,6 @@ StrictBool = Annotated[bool, Field(strict=True)]
 # What runs as compiled code: blocks, the whole model, or nothing. A setting of `true` is "model".
 CompiledForm = Literal["block", "model", False]
 CompileSetting = Literal["auto", "block", "model"] | StrictBool
-
-
 Device = Literal["auto", "cpu", "cuda"]
 
 

@@ -1,6 +1,5 @@
 """Text for people: values from other people's files on one line that is safe to print; tables."""
 
-import argparse
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -41,10 +40,6 @@ def duration(seconds: float) -> str:
 
 def run_named(text: str) -> Path:
     """Return the run that a word of a command line with `--flags` names, RUN or checkpoint=RUN."""
-    key, equals, _ = text.partition("=")
-    if equals and key.isidentifier() and key != "checkpoint" and not Path(text).exists():
-        message = f"{shown(text)}: expected RUN or checkpoint=RUN; options here are --flags"
-        raise argparse.ArgumentTypeError(message)
     return Path(text.removeprefix("checkpoint="))
 
 

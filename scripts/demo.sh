@@ -13,7 +13,7 @@ echo "2. Training (a run that was stopped goes on where it stood)"
 "$python" pretrain.py "experiment=$experiment"
 echo
 echo "3. Solving two puzzles never seen, with 16 ACT steps"
-"$python" scripts/solve.py "checkpoint=$run" "data_path=$data" count=2 steps=16
+"$python" scripts/solve.py "checkpoint=$run" "data_path=$data" count=2 depth=16
 echo
 echo "The data lie in $data; the run, its metrics.jsonl and checkpoints in $run"
 echo

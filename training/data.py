@@ -139,7 +139,7 @@ def require_folder(path: str, known: DataConfig | None) -> None:
 
 def how_to_build(path: str, known: DataConfig | None) -> str:
     """Return the end of a sentence that says how a known set is built, "" of another folder."""
-    if known is None or path != known.path or not (known.builder or known.build_command):
+    if known is None or path != known.path or known.builder is None:
         return ""
     return f"; build it with: {known.how_to_build}"
 

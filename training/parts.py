@@ -44,7 +44,7 @@ class Parts:
         ranks: Ranks,
         bucket: GradientBucket,
         sparse: SparseSignSGD | None,
-        run: Callable[[ACTCarry, Examples, Drawn, int | None], Pass],
+        run: Callable[[ACTCarry, Examples, Drawn, int], Pass],
     ) -> None:
         self._seed, self._ranks = config.seed, ranks
         self._bucket, self._sparse, self._run = bucket, sparse, run
@@ -52,7 +52,7 @@ class Parts:
         self._num_parts = config.num_parts(ranks.world_size)
 
     def __call__(
-        self, carry: ACTCarry, batch: Examples, drawn: dict[str, Tensor], step: int | None
+        self, carry: ACTCarry, batch: Examples, drawn: dict[str, Tensor], step: int
     ) -> Pass:
         """Run all parts; `drawn` is [parts, ...] by name."""
         carries = [ACTCarry.from_tensors(own) for own in _cut(carry.tensors(), self._num_parts)]
@@ -76,16 +76,15 @@ class Parts:
             [measured for part in done for measured in part.measured],
         )
 
-    def _begin(self, number: int, step: int | None) -> None:
+    def _begin(self, number: int, step: int) -> None:
         """At a shard's first part, select its gradients and seed torch."""
         shard, place = divmod(number, self._num_parts // self._num_shards)
         if place == 0:
             self._bucket.select(shard)
             self._draw_as(step, self._ranks.rank * self._num_shards + shard)
 
-    def _draw_as(self, step: int | None, part: int) -> None:
+    def _draw_as(self, step: int, part: int) -> None:
         """Seed torch for a part of the global batch."""
-        assert step is not None, "a CUDA graph knows no step"
         torch.manual_seed(torch_seed(self._seed, step - 1, part))
 
 

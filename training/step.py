@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +20,8 @@ from models.registry import build_model, compiled_forward
 from models.technique import Depth
 from puzzle_dataset import PuzzleDataset
 from runtime.compiler import Compiling, choose_compiling
-from runtime.cuda_graph import CudaGraph
 from runtime.device import require_room
-from runtime.errors import ConfigError, NonFiniteError
+from runtime.errors import NonFiniteError
 from runtime.ranks import Ranks, sum_in_order
 from runtime.schema import CompiledForm
 from runtime.streams import Address, torch_seed
@@ -72,10 +71,6 @@ class Learner:
             self.parts = Parts(config, ranks, self.bucket, self.sparse, self._forward_backward)
         self.carry = model.initial_carry(self._empty_examples())
         self._add_records()
-        self.graph = CudaGraph(self._recorded_work, "cuda_graph") if config.cuda_graph else None
-        if self.graph and (ranks.device.type != "cuda" or ranks.active):
-            needed = "a CUDA device and one process without a launcher"
-            raise ConfigError(f"cuda_graph=true needs {needed}, this run is on {ranks}")
         self.seed_other_ranks(0)
 
     def _add_optimizers(self) -> None:
@@ -160,17 +155,20 @@ class Learner:
         if self.at_depth:
             self.model.model.inner.depth = self.form_at(step)
         drawn = self.ranks.on_device(self.model.model.draw(self.address(step - 1)))
-        asked = self.ranks.on_device({"factor": np.array(factor), "stop": np.array(stop.requested)})
-        if self.graph and not self._diagnoses(step):
-            done = self.graph(self.carry.tensors(), batch, drawn, asked)
+        asked = self.ranks.on_device({"stop": np.array(stop.requested)})["stop"]
+        self.bucket.zero_()
+        if self.parts is None:
+            drawn = {name: of_parts[0] for name, of_parts in drawn.items()}
+            done = self._forward_backward(self.carry, batch, drawn, step)
         else:
-            done = self._work(self.carry, batch, drawn, factor, asked["stop"], step=step)
-        self.carry, loss, metrics, measured = done.whole
-        self.outcomes.add(step, loss, done.skip, done.stop)
+            done = self.parts(self.carry, batch, drawn, step)
+        self.carry, loss, metrics, measured = done
+        norms, skip, stops = self._update(loss, factor, asked)
+        self.outcomes.add(step, loss, skip, stops)
         known = {"step": step} | {name: rate * factor for name, rate in self.peak_rates.items()}
         if measured:
-            known |= self._diagnose(step, measured, done.norms)
-        self.metrics.record(metrics, done.norms, known)
+            known |= self._diagnose(step, measured, norms)
+        self.metrics.record(metrics, norms, known)
 
     def form_at(self, step: int) -> Depth | None:
         """Return what the compiled code of a step, from 1, depends on: its cycles, if a technique
@@ -187,41 +185,8 @@ class Learner:
         if not self.ranks.is_main:
             torch.manual_seed(torch_seed(self.config.seed, step, self.ranks.rank))
 
-    def _recorded_work(
-        self, carry: Examples, batch: Examples, drawn: Drawn, asked: dict[str, Tensor]
-    ) -> "_Done":
-        """A step's work in a CUDA graph, for which all that changes is on the device."""
-        held = ACTCarry.from_tensors(carry)
-        return self._work(held, batch, drawn, asked["factor"], asked["stop"])
-
-    def _work(
-        self,
-        carry: ACTCarry,
-        batch: Examples,
-        drawn: dict[str, Tensor],
-        factor: float | Tensor,
-        stop: Tensor,
-        *,
-        step: int | None = None,
-    ) -> "_Done":
-        """Do the work of a step on the device: forward, backward and update.
-
-        Args:
-            drawn: the random numbers of the step, [parts, ...] by name.
-            factor: of the learning rates; in a CUDA graph float64 [].
-            stop: bool [], whether this rank was asked to stop.
-            step: its number; None: in a CUDA graph, where it must not matter.
-        """
-        self.bucket.zero_()
-        if self.parts is None:
-            drawn = {name: of_parts[0] for name, of_parts in drawn.items()}
-            done = self._forward_backward(carry, batch, drawn, step)
-        else:
-            done = self.parts(carry, batch, drawn, step)
-        return _Done(done, *self._update(done.loss, factor, stop))
-
     def _forward_backward(
-        self, carry: ACTCarry, offered: Examples, drawn: Drawn, step: int | None
+        self, carry: ACTCarry, offered: Examples, drawn: Drawn, step: int
     ) -> Pass:
         """Run forward and backward on this rank's rows, or on a part of them."""
         output = self.forward(carry, offered, drawn)
@@ -229,8 +194,8 @@ class Learner:
         measured = [self._measure(output)] if self._diagnoses(step) else []
         return Pass(output.carry, output.loss.detach(), [output.metrics], measured)
 
-    def _diagnoses(self, step: int | None) -> bool:
-        return bool(step and self.diagnostics and step % self.diagnostics.interval == 0)
+    def _diagnoses(self, step: int) -> bool:
+        return bool(self.diagnostics and step % self.diagnostics.interval == 0)
 
     def _measure(self, output: LossOutput) -> dict[str, Tensor]:
         """Measure a part for a diagnosis, with the weights of before the update."""
@@ -243,9 +208,7 @@ class Learner:
             head_norms=trunk_gradient_norms(self.model, output, self.config.global_batch_size),
         )
 
-    def _update(
-        self, loss: Tensor, factor: float | Tensor, stop: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _update(self, loss: Tensor, factor: float, stop: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Apply the gradients of all ranks if they are finite; returns what `reduce` does."""
         finite = loss.isfinite()
         if self.sparse:
@@ -274,15 +237,6 @@ class Learner:
         learned = {f"diagnose/weight/{n}": w for n, w in self.model.learned_weights().items()}
         told = {WARNINGS: diagnosis.warnings} if diagnosis.warnings else {}
         return diagnosis.numbers | learned | told
-
-
-class _Done(NamedTuple):
-    """What the work of a step leaves, beside changed weights and states of optimizers."""
-
-    whole: Pass
-    norms: Tensor  # As `GradientBucket.reduce` returned it, and the next two.
-    skip: Tensor
-    stop: Tensor
 
 
 class MetricBlock:
@@ -356,7 +310,7 @@ class Outcomes:
 
     def skip_from_now_if(self, not_finite: Tensor) -> Tensor:
         """Return bool [], whether a step is `not_finite` (bool []), or an earlier one was."""
-        return self._skipping.logical_or_(not_finite)  # In place: a CUDA graph has its address.
+        return self._skipping.logical_or_(not_finite)
 
     def add(self, step: int, loss: Tensor, skip: Tensor, stop: Tensor) -> None:
         """Note a step's outcome: `skip` and `stop` are bool [], as `GradientBucket.reduce` says."""

@@ -21,7 +21,7 @@ from dataset.command_line import Parser, told
 from dataset.kinds.base import kinds_with
 from runtime.errors import ConfigError, disk_errors
 from runtime.files import sha256
-from runtime.plugins import import_plugins
+from runtime.registry import import_plugins
 from runtime.text import run_named
 from training.checkpoint.published import average_of
 from training.checkpoint.store import MANIFEST

@@ -74,7 +74,8 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     from runtime.device import prepare_host, resolve_device
 
     device = torch.device(resolve_device(config.device))
-    overrides = ArchOverrides(**config.arch_overrides.model_dump(), halt_max_steps=config.num_steps)
+    steps = config.depth[0] if config.depth else None
+    overrides = ArchOverrides(**config.arch_overrides.model_dump(), halt_max_steps=steps)
     prepare_host(config.num_threads)
     arch, model = load_for(puzzles, trained, device, overrides)
     if arch.searches:

@@ -105,7 +105,6 @@ def plan_of(program: Program, arguments: Sequence[str]) -> Plan:
     given = {override.key_or_group for override in task}
     task = [o for o in parse_overrides(params) if o.key_or_group not in given] + task
     flags = {
-        "--config-path": args.config_path and source.folders[0],
         "--config-dir": args.config_dir and source.folders[-1],
         "--config-name": args.config_name,
     }

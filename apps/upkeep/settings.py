@@ -3,11 +3,14 @@
 What stands in a file above `MARK` is written by hand and stays.
 """
 
+import ast
+import functools
 import inspect
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args, get_origin
+from itertools import pairwise
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
@@ -21,8 +24,8 @@ from models.hrm.config import HRMConfig
 from models.technique import TECHNIQUES
 from models.transformer.config import TransformerConfig
 from models.trm.config import TRMConfig
+from runtime.registry import NameOf, Registry
 from runtime.schema import Schema
-from training.config.describe import accepted, description
 from training.config.schema import MLflowConfig, OptimizerConfig, TrainConfig, WandbConfig
 from training.config.source import CONFIG_DIR
 
@@ -124,6 +127,44 @@ def comment(schema: type[Schema], name: str) -> str:
         words = f"list of {words}"
     parts = "; ".join(filter(None, (words, description(schema, name))))
     return f"# {parts}" if parts else ""
+
+
+def description(schema: type[Schema], name: str) -> str:
+    """Return what a setting does: the string below its field, or what the parts are whose names it
+    takes.
+    """
+    field = schema.model_fields[name]
+    described = [_descriptions(owner).get(name) for owner in schema.__mro__]
+    named = [one.registry for one in field.metadata if isinstance(one, NameOf)]
+    texts = ["; ".join(f"{part}: {parts[part].text}" for part in parts) for parts in named]
+    return next(filter(None, [*described, *texts, field.description]), "")
+
+
+def accepted(*annotations: Any) -> list[str]:
+    """List the words of the literals, and the names of the registries, in annotations."""
+    words = []
+    for annotation in annotations:
+        if isinstance(annotation, Registry | NameOf) or get_origin(annotation) is Literal:
+            words += map(str, get_args(annotation) or annotation)
+        else:
+            words += accepted(*get_args(annotation))
+    return words
+
+
+@functools.cache
+def _descriptions(owner: type) -> dict[str, str]:
+    """Return the string below each field that a schema declares itself, read when asked for only
+    (pydantic's `use_attribute_docstrings` reads them at each import).
+    """
+    if not issubclass(owner, Schema):
+        return {}
+    (definition,) = ast.parse(inspect.getsource(owner)).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for field, below in pairwise(definition.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+            found[ast.unparse(field.target)] = " ".join(ast.literal_eval(below.value).split())
+    return found
 
 
 def write(sections: Mapping[str, Any]) -> None:

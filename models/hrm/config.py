@@ -1,8 +1,6 @@
 """Settings of the Hierarchical Reasoning Model."""
 
-from typing import Any, Literal, Self
-
-from pydantic import model_validator
+from typing import Any, Literal
 
 from models.config import ARCHITECTURES, RecurrenceConfig
 from models.trm.config import TRMConfig
@@ -26,13 +24,6 @@ class HRMConfig(RecurrenceConfig):
     """blocks of the L level"""
     gradient: Literal["last_step", "last_cycle"] = "last_step"
     """what has gradients: the last update of each level, or the whole last cycle, as in TRM"""
-
-    @model_validator(mode="after")
-    def _prefix_has_an_embedding(self) -> Self:
-        if self.puzzle_emb_len and not self.puzzle_emb_ndim:
-            length = self.puzzle_emb_len
-            raise ValueError(f"puzzle_emb_len={length} needs puzzle_emb_ndim > 0 (it is 0)")
-        return self
 
     @classmethod
     def in_present_terms(cls, arch: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import json
 import re
 import string
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -64,21 +64,6 @@ class Place(NamedTuple):
             return False
         return True
 
-    @property
-    def words(self) -> list[str]:
-        """The words that it accepts; none where it takes any."""
-        if self.is_legal("any word"):
-            return []
-        return sorted(word for word in _literals(self.annotation) if isinstance(word, str))
-
-
-def _literals(annotation: Any) -> Iterator[Any]:
-    for argument in get_args(annotation):
-        if get_origin(annotation) is Literal:
-            yield argument
-        else:
-            yield from _literals(argument)
-
 
 class Mutation(NamedTuple):
     """Overrides of which the last is wrong; `right` is the name it should have had."""
@@ -125,7 +110,7 @@ def misspelt_keys(config_name: str, rng: np.random.Generator) -> Iterator[Mutati
 
 
 def wrong_values(config_name: str, rng: np.random.Generator) -> Iterator[Mutation]:
-    """Yield overrides whose value has another type, is out of range, or no choice of a setting."""
+    """Yield overrides whose value has another type, is out of range, or no choice."""
     schema, given = PROGRAMS[config_name]
     for place in places(schema):
         # A name may be a number: it is a word all the same.
@@ -139,11 +124,6 @@ def wrong_values(config_name: str, rng: np.random.Generator) -> Iterator[Mutatio
             plus = str(rng.choice(["", "++"]))
             overrides = (*place.given, *given, f"{plus}{place.path}={text}")
             yield Mutation(config_name, overrides, place.path)
-        for known in place.words:
-            typo = one_edit(known, rng)
-            if not place.is_legal(typo) and re.fullmatch(r"\w+", typo):
-                override = f'{place.path}="{typo}"'
-                yield Mutation(config_name, (*place.given, *given, override), place.path)
 
 
 def unknown_choices(rng: np.random.Generator) -> Iterator[Mutation]:

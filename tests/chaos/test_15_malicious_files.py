@@ -342,7 +342,7 @@ def advice(lab: Lab, original: Path, *faults: Fault) -> str:
     """
 
     def changed_data(path: Path) -> str:
-        data = {"name": "theirs; touch x", "path": "nowhere", "build_command": "touch canary"}
+        data = {"name": "theirs; touch x", "path": "nowhere", "builder": {"name": "sudoku"}}
         config = json.loads(path.read_bytes())["config"]
         return changed(config=config | {"data": data, "data_path": "nowhere"})(path)
 

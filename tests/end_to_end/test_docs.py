@@ -28,14 +28,10 @@ def section(page: str, heading: str) -> str:
     return re.split(rf"\n#{{1,{len(level)}}} ", rest)[0]
 
 
-def test_readme_is_short() -> None:
-    lines = text_of("README.md").splitlines()
-    assert len(lines) <= 150
-    assert max(map(len, lines)) <= 120
-
-
-def test_lines_of_extending_are_short() -> None:
-    assert max(map(len, text_of("docs/extending.md").splitlines())) <= 120
+def test_pages_are_short() -> None:
+    assert len(text_of("README.md").splitlines()) <= 150
+    for page in ("README.md", "docs/extending.md"):
+        assert max(map(len, text_of(page).splitlines())) <= 120
 
 
 @pytest.mark.parametrize("page", PAGES)

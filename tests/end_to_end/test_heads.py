@@ -110,7 +110,6 @@ def test_cutoffs_beyond_the_vocabulary_are_refused(train: Train, tiny_settings: 
         ("arch.loss.weighting=learned", "'uncertainty'"),
         ("heads=standrad", "standard"),
         ("heads=null", "accepted: action, adaptive"),
-        ("~heads", "accepted: action, adaptive"),
         ("~arch.heads.q", "arch.heads.q=null leaves out"),
         ("arch.heads.lm.rank=4", "the chosen files have no arch.heads.lm.rank"),
         ("arch.heads.lm.name=factorized arch.heads.lm.rank=4", "write +arch.heads.lm.rank"),
@@ -128,8 +127,6 @@ def test_mistakes_are_named(setting: str, told: str) -> None:
 def test_what_can_be_left_out_is() -> None:
     assert configure("data_path=x", "experiment=null") == configure("data_path=x")
     assert configure("data_path=x", "arch.heads.q=null").arch.heads.q is None
-    groups = configure("optimizer=grouped", "~optimizer.groups.loss_weights").optimizer.groups
-    assert "loss_weights" not in groups
 
 
 # Fields of real data

@@ -87,7 +87,7 @@ def test_arc_tasks_are_known_by_their_name(
 def test_each_puzzle_gets_its_moving_picture(
     maze_run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked_for = [maze_run, "num_threads=1", "device=cpu", "steps=3"]
+    asked_for = [maze_run, "num_threads=1", "device=cpu", "depth=3"]
     solve.main([*asked_for, "count=2", f"animate={tmp_path / 'out.gif'}"])
     out = capsys.readouterr().out
     for number in (1, 2):

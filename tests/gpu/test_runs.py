@@ -22,7 +22,6 @@ VARIANTS = {
     ],
     "reduction=exact": ["data_path=tasks", "reduction=exact", "arch.forward_dtype=bfloat16"],
     "compiled": ["compile=true"],
-    "graph": ["cuda_graph=true", "data_path=tasks"],
 }
 
 
@@ -33,9 +32,8 @@ def _bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=VARIANTS.values(), ids=VARIANTS)
-def settings(request: Any, tasks_data: Path, gpu: str) -> list[str]:
-    own = [setting for setting in request.param if gpu == "cuda" or "cuda_graph" not in setting]
-    return [setting.replace("=tasks", f"={tasks_data}") for setting in own]
+def settings(request: Any, tasks_data: Path) -> list[str]:
+    return [setting.replace("=tasks", f"={tasks_data}") for setting in request.param]
 
 
 def test_twice_and_in_two_parts_give_the_same_bits(run: Any, settings: list[str]) -> None:
@@ -72,22 +70,6 @@ def test_compiled_and_eager_train_alike(run: Any) -> None:
         files = run(f"compile={form}", "max_steps=4", name=form)
         losses.append([record["train/lm_loss"] for record in files.train_records])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    "own",
-    [
-        ["diagnose_interval=8", "ema=true"],
-        ["compile=true", "arch.forward_dtype=bfloat16"],
-        ["techniques=[sparse_look_ahead]", "arch.techniques.sparse_look_ahead.every=2"]
-        + ["micro_batch_size=4"],
-    ],
-    ids=["diagnosed", "compiled", "parts"],
-)
-def test_a_graph_trains_as_single_kernels_do(run: Any, gpu: str, own: list[str]) -> None:
-    with_graph = f"cuda_graph={str(gpu == 'cuda').lower()}"
-    recorded = run(with_graph, "max_steps=20", *own, name="recorded")
-    assert recorded.digest() == run("max_steps=20", *own, name="single").digest()
 
 
 def test_a_number_that_is_not_finite_stops_before_it_is_saved(

@@ -76,7 +76,7 @@ def _without_commands(data: DataConfig) -> DataConfig:
 
     is_ours = data.name in {path.stem for path in (CONFIG_DIR / "data").glob("*.yaml")}
     builder = data.builder if is_ours else None
-    return data.model_copy(update={"build_command": None, "builder": builder})
+    return data.model_copy(update={"builder": builder})
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,23 @@
 """Run an entry point on its command line: whatever goes wrong in a run becomes one clear line."""
 
+import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from textwrap import fill
 from typing import Any, NoReturn
 
+from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from runtime.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, ConfigError, Preempted, exit_code
 from runtime.output import guard_output
 from runtime.process import end_with_parent, launched, leave, note_start, print_error
 from runtime.schema import Schema
-from training.config.answers import answer
-from training.config.overrides import parse_arguments, with_checkpoint
+from training.config.composition import compose_runs
+from training.config.overrides import flags_parser, parse_arguments, with_checkpoint
+from training.config.source import CONFIG_DIR, source_of
 
 
 def run_entry_point(
@@ -22,12 +26,9 @@ def run_entry_point(
     main: Callable[[list[str]], None],
     usage: str,
     sweep: Callable[[], Any] | None = None,
-    own: Collection[str] = (),
 ) -> None:
     """Run `main` on the command line and exit with a code of `runtime.errors`: an error that is
     meant for people is one line.
-
-    The flags are Hydra's: `--help`, `--cfg`, `--info`, `--multirun` and so on.
 
     Args:
         schema: of the settings.
@@ -36,7 +37,6 @@ def run_entry_point(
         usage: the beginning of `--help`.
         sweep: imports what takes a command line with `-m`, and a function that prints a line, and
             returns the exit code. None: the command makes one run at a time.
-        own: settings that `main` takes and `schema` does not have; flags leave them out.
     """
     guard_output()
     note_start()
@@ -47,10 +47,8 @@ def run_entry_point(
     try:
         arguments = with_checkpoint(schema, sys.argv[1:])
         args = parse_arguments(arguments)
-        args.overrides = [line for line in args.overrides if line.partition("=")[0] not in own]
-        answered = answer(schema, config_name, args, usage)
-        if answered is not None:
-            sys.stdout.write(answered)
+        if args.help or args.cfg:
+            sys.stdout.write(_answer(schema, config_name, args, usage))
             sys.stdout.flush()
         elif args.multirun:
             if sweep is None:
@@ -63,18 +61,32 @@ def run_entry_point(
         _fail(error)
 
 
+def _answer(schema: type[Schema], config_name: str, args: argparse.Namespace, usage: str) -> str:
+    """Return the configuration, for `--help` below what the flags and the groups are."""
+    source = source_of(config_name, args)
+    (config,) = compose_runs(schema, source, [args.overrides])
+    if args.cfg:
+        return OmegaConf.to_yaml(config)
+    flags = flags_parser().format_help().partition("options:\n")[2]
+    groups = [f"  {name}: {', '.join(all)}" for name, all in sorted(source.groups.items())]
+    listed = "\n".join(fill(line, 100, subsequent_indent="      ") for line in groups)
+    return (
+        f"{usage.rstrip()}\n\nFlags:\n{flags}\n"
+        f"Groups and their choices, as GROUP=CHOICE:\n{listed}\n\n"
+        f"Settings, as KEY=VALUE; what they do is said in {CONFIG_DIR}:\n\n"
+        f"{OmegaConf.to_yaml(config)}"
+    )
+
+
 def _fail(error: BaseException) -> NoReturn:
     """Print an error that is meant for people and exit; raise any other again."""
-    if isinstance(error, KeyboardInterrupt):
-        sys.stderr.write("interrupted\n")
-        leave(EXIT_INTERRUPTED)
-    code = exit_code(error)
+    code = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else exit_code(error)
     if code is None:
         raise error
     if code == EXIT_PREEMPTED:
         # A scheduler asks all processes, and a launcher passes on what it was asked.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    print_error(str(error))
+    print_error("interrupted" if code == EXIT_INTERRUPTED else str(error))
     leave(code)
 
 

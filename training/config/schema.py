@@ -11,8 +11,7 @@ from models import former
 from models.architectures import ArchConfig
 from models.config import OutputField
 from runtime.errors import ConfigError
-from runtime.plugins import IMPORTED
-from runtime.registry import Registry, imported
+from runtime.registry import IMPORTED, Registry, imported
 from runtime.schema import (
     Count,
     CountOrZero,
@@ -31,9 +30,8 @@ from runtime.text import shown
 Rate = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 
 # With `reduction=exact` every global batch is cut into so many shards on any number of ranks, and
-# their gradients are added in shard order. Below: the numbers of ranks that share them evenly.
+# their gradients are added in shard order.
 CANONICAL_SHARDS = 4
-EXACT_WORLD_SIZES = (1, 2, 4)
 
 
 class ParamGroupConfig(Schema):
@@ -138,15 +136,11 @@ class DataConfig(Schema):
     path: str
     builder: AnyBuilder | None = None
     """what `scripts/build_dataset.py data=NAME` runs"""
-    build_command: str | None = None
-    """a command to run instead"""
     evaluators: list[AnyEvaluator] = []
 
     @property
     def how_to_build(self) -> str:
-        """The command that builds the set."""
-        if self.build_command is not None or self.builder is None:
-            return self.build_command or "a command that it does not name (build_command)"
+        """The command that builds the set, if it has a builder."""
         settings = f"data={self.name} {shlex.quote(f'data.path={self.path}')}"
         settings += f" plugins=[{','.join(IMPORTED)}]" if IMPORTED else ""
         return f"python scripts/build_dataset.py {settings}"
@@ -221,8 +215,6 @@ class OptimizationSettings(Schema):
     """share of the average that a step keeps"""
     freeze_weights: StrictBool = False
     """true: train the puzzle embedding only"""
-    cuda_graph: StrictBool = False
-    """true: on one CUDA device, start the work of a step as a whole, not kernel by kernel"""
     reduction: Literal["fast", "exact"] = "fast"
     """exact: the same bits on 1, 2 and 4 ranks, and when a run moves between them, but slower"""
 
@@ -288,8 +280,6 @@ class TrainConfig(
     def _fits_together(self) -> "TrainConfig":
         if not self.train_paths:
             raise ValueError("no training data: set data_path=FOLDER (or data_paths=[FOLDER,...])")
-        if self.cuda_graph and (reason := self._changes_from_step_to_step()):
-            raise ValueError(f"cuda_graph=true: {reason}; use cuda_graph=false")
         if self.freeze_weights and not self.arch.puzzle_emb_ndim:
             raise ValueError(
                 "freeze_weights=true trains the puzzle embedding only, and there is none "
@@ -302,18 +292,6 @@ class TrainConfig(
                 f"epochs={nearest}, or eval_interval=null for one evaluation at the end"
             )
         return self
-
-    def _changes_from_step_to_step(self) -> str:
-        """What the host decides anew in each step, of which a graph would keep the first."""
-        if self.reduction == "exact":
-            return "reduction=exact sets torch's random numbers anew in each step"
-        techniques = self.arch.techniques
-        for name, technique in techniques.active.items():
-            if technique in techniques.acting("depth_at"):
-                return f"with techniques=[{name}] the number of cycles changes"
-        if (self.optimizer.name, self.optimizer.kernel) != ("adam_atan2", "ours"):
-            return "it takes the optimizer adam_atan2, and kernel=ours"
-        return ""
 
     @property
     def train_paths(self) -> list[str]:
@@ -358,18 +336,12 @@ class TrainConfig(
         """Raise ConfigError when batches cannot be cut into equal parts, for ranks, for shards or
         for micro-batches.
         """
-        if self.cuda_graph and world_size > 1:
-            raise ConfigError(
-                f"cuda_graph=true: there are {world_size} ranks, and it takes one; use "
-                "cuda_graph=false"
-            )
         divisor, what = world_size, f"the number of ranks, {world_size}"
         if self.reduction == "exact":
-            if world_size not in EXACT_WORLD_SIZES:
-                accepted = ", ".join(map(str, EXACT_WORLD_SIZES))
+            if CANONICAL_SHARDS % world_size:
                 raise ConfigError(
-                    f"reduction=exact: there are {world_size} ranks, accepted are {accepted}; "
-                    "reduction=fast takes any number"
+                    f"reduction=exact: there are {world_size} ranks, which must divide "
+                    f"{CANONICAL_SHARDS}; reduction=fast takes any number"
                 )
             divisor, what = CANONICAL_SHARDS, f"{CANONICAL_SHARDS} with reduction=exact"
         for name in ("global_batch_size", "eval_batch_size"):
@@ -393,14 +365,6 @@ class TrainConfig(
                 technique.require_rows(min(micro, rows))
             except ValueError as error:
                 raise ConfigError(f"arch.techniques.{name}: {error}") from None
-
-    def check_restarts(self, max_restarts: int) -> None:
-        """Raise ConfigError when restarts would not go on from the newest checkpoint."""
-        if max_restarts and self.resume != "auto":
-            raise ConfigError(
-                f"resume={self.resume}: with --max-restarts {max_restarts} each restart would obey "
-                f"it too; start once without restarts, then go on with resume=auto"
-            )
 
 
 def chosen_evaluators(
@@ -426,7 +390,7 @@ def inherited_evaluators(
 # content of the data decides, which has its own fingerprint.
 _NEUTRAL = [DataSettings, EvaluationSettings, RunFolderSettings, MachineSettings, ProgressSettings]
 # Micro-batches change the rounding only: a run that resumes with others says so.
-_ALSO = ("logger", "data", "micro_batch_size", "cuda_graph")
+_ALSO = ("logger", "data", "micro_batch_size")
 NEUTRAL_KEYS = frozenset(_ALSO).union(*(part.model_fields for part in _NEUTRAL))
 
 
@@ -442,7 +406,7 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
 
 
 # Settings that are gone (docs/log/removed.md) and changed no result.
-_GONE = {"data_on_device", "batches_ahead", "arc_vote_across_evaluations"}
+_GONE = {"data_on_device", "batches_ahead", "cuda_graph", "arc_vote_across_evaluations"}
 
 
 def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
@@ -450,9 +414,11 @@ def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, A
     For `training` a setting that changed the run stays, so that it is reported as a difference.
     """
     kept = {name: value for name, value in saved.items() if name not in _GONE}
-    arch = kept.get("arch")
+    arch, data = kept.get("arch"), kept.get("data")
     if isinstance(arch, Mapping):
         kept["arch"] = former.in_present_terms(arch, training=training)
+    if isinstance(data, Mapping):
+        kept["data"] = {name: value for name, value in data.items() if name != "build_command"}
     return kept
 
 

@@ -4,23 +4,22 @@ import argparse
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import combinations
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
-from hydra import initialize_config_dir
+from hydra import compose, initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
+from omegaconf import DictConfig
 
 from runtime.errors import ConfigError
-from runtime.plugins import ADDED, import_plugins
-from runtime.registry import CONFIG_FOLDERS
+from runtime.registry import ADDED, import_plugins
 from runtime.text import shown
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "config"
@@ -53,17 +52,11 @@ class Source:
 
     Attributes:
         config_name: the file that Hydra begins with, without its ending.
-        folders: in which the groups are; the first is ours, or that of `--config-path`. No file
-            name is in two of them.
+        folders: in which the groups are; the first is ours. No file name is in two of them.
     """
 
     def __init__(self, config_name: str, folders: Sequence[Path]) -> None:
         self.config_name, self.folders = config_name, list(folders)
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether there is no folder of the user's."""
-        return self.folders == [CONFIG_DIR]
 
     def find(self, name: str) -> Path | None:
         """Return the file of a configuration, such as `experiment/mine`, None if there is none."""
@@ -96,41 +89,33 @@ class Source:
         for entry, choice in _defaults(self.content(name)):
             if choice is None and entry != name:
                 yield from self._defaults(entry)
-            yield _group(entry), choice
+            yield entry, choice
 
-    @contextmanager
-    def hydra(self) -> Iterator[Any]:
-        """Yield Hydra with these folders as its search path."""
+    def compose(self, lines: Sequence[str], **options: bool) -> DictConfig:
+        """Compose with Hydra, when the files of the user's have been checked."""
         _SearchPath.folders = self.folders[1:]
         GlobalHydra.instance().clear()
-        folder = str(self.folders[0])
-        with initialize_config_dir(folder, self.config_name, version_base="1.3"):
-            yield GlobalHydra.instance().hydra
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            if self.folders[1:]:
+                self._require_harmless(lines)
+            return compose(self.config_name, list(lines), **options)
 
     def usual_lines(self) -> list[str]:
         """Return overrides for what the file that Hydra begins with leaves to Hydra itself."""
         said = _places(self.content(self.config_name), "")
-        return [
-            f"{key}={usual}"
-            for key, usual in _USUAL.items()
-            if key not in said and ("/" not in key or usual in self.choices(key))
-        ]
+        return [f"{key}={usual}" for key, usual in _USUAL.items() if key not in said]
 
-    def require_harmless(self, hydra: Any, overrides: Sequence[str]) -> None:
+    def _require_harmless(self, lines: Sequence[str]) -> None:
         """Raise ConfigError for a file of the user's that changes what it must not of Hydra's."""
-        if self.is_ours:
-            return
-        defaults_of = hydra.config_loader.compute_defaults_list
-        for default in defaults_of(self.config_name, list(overrides), RunMode.RUN).defaults:
+        defaults_of = GlobalHydra.instance().config_loader().compute_defaults_list
+        for default in defaults_of(self.config_name, list(lines), RunMode.RUN).defaults:
             name = str(default.config_path)
             file = self.find(name)
             if file and name != self.config_name:
                 places = _hydra_places(file, read_yaml(file), str(default.package))
                 if places and not name.startswith(HYDRA_GROUPS):
-                    raise ConfigError(
-                        f"{file}: {places[0]} comes too late here: give it on the command line, or "
-                        "in the file of --config-name itself"
-                    )
+                    where = "on the command line, or in the file of --config-name itself"
+                    raise ConfigError(f"{file}: {places[0]} comes too late here: give it {where}")
 
 
 def source_of(config_name: str, args: argparse.Namespace) -> Source:
@@ -140,21 +125,18 @@ def source_of(config_name: str, args: argparse.Namespace) -> Source:
         ConfigError: a folder or the file is missing, a file is in two folders, or the file changes
             what it must not of Hydra's own settings.
     """
-    folders, own = [CONFIG_DIR], []
-    if args.config_path is not None:
-        # As Hydra has it: absolute, or where the entry points are.
-        folders = [_folder("--config-path", CONFIG_DIR.parent / args.config_path)]
-    if args.config_dir is not None:
-        own = [_folder("--config-dir", Path(args.config_dir))]
+    own = [] if args.config_dir is None else [Path(args.config_dir).resolve()]
+    for folder in own:
+        if not folder.is_dir():
+            raise ConfigError(f"--config-dir {shown(args.config_dir, 200)}: is not a folder")
+        for file in CONFIG_DIR.rglob("*.yaml"):
+            if (other := folder / file.relative_to(CONFIG_DIR)).exists():
+                raise ConfigError(f"{other}: {file} has the same name; give yours another one")
     name = (args.config_name or config_name).removesuffix(".yaml")
     # Hydra looks for its own before a folder of the user's is looked into.
     Plugins.instance().register(_SearchPath)
-    import_plugins(_plugins(Source(name, [*folders, *own]), args.overrides))
-    source = Source(name, list(dict.fromkeys([*folders, *CONFIG_FOLDERS, *own])))
-    for earlier, later in combinations(source.folders, 2):
-        for file in earlier.rglob("*.yaml"):
-            if (other := later / file.relative_to(earlier)).exists():
-                raise ConfigError(f"{other}: {file} has the same name; give yours another one")
+    source = Source(name, [CONFIG_DIR, *own])
+    import_plugins(_plugins(source, args.overrides))
     _register_parts(source)
     file = source.find(name)
     if file is None:
@@ -163,12 +145,6 @@ def source_of(config_name: str, args: argparse.Namespace) -> Source:
     # Before Hydra reads it, which would import packages that its searchpath names.
     _hydra_places(file, read_yaml(file), "")
     return source
-
-
-def _folder(flag: str, path: Path) -> Path:
-    if not path.is_dir():
-        raise ConfigError(f"{flag} {shown(path, 200)}: is not a folder")
-    return path.resolve()
 
 
 def _plugins(source: Source, overrides: Sequence[str]) -> list[str]:
@@ -223,16 +199,13 @@ def read_yaml(file: Path) -> Any:
 
 
 def _defaults(content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the entries of a defaults list: of a group with the choice, of a file with None."""
+    """Yield the entries of a defaults list: of a group (`override /arch` is of `arch`) with the
+    choice, of a file with None.
+    """
     entries = content.get("defaults") if isinstance(content, dict) else None
     for entry in entries if isinstance(entries, list) else ():
         items = entry.items() if isinstance(entry, dict) else [(entry, None)]
-        yield from ((str(name), choice) for name, choice in items)
-
-
-def _group(entry: str) -> str:
-    """Return the group that an entry of a defaults list names: `override /arch` is of `arch`."""
-    return entry.rpartition(" ")[2].lstrip("/")
+        yield from ((str(name).rpartition(" ")[2].lstrip("/"), choice) for name, choice in items)
 
 
 def _hydra_places(file: Path, content: Any, package: str) -> list[str]:
@@ -257,4 +230,4 @@ def _places(content: Any, package: str) -> list[str]:
         for key, value in node.items():
             yield from paths(value, f"{path}.{key}".removeprefix("."))
 
-    return [*paths(content, package), *(_group(name) for name, _ in _defaults(content))]
+    return [*paths(content, package), *(name for name, _ in _defaults(content))]

@@ -89,7 +89,7 @@ class AdamATan2(Optimizer):
         average: WeightAverage | None,
         norms: Tensor,
         skip: Tensor,
-        factor: float | Tensor,
+        factor: float,
     ) -> None:
         """Make an update, see `Update`. Bucket and average are the same in all calls."""
         set_rates(self, factor)

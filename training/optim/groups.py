@@ -128,8 +128,8 @@ def build_optimizer(
     return optimizer
 
 
-def set_rates(optimizer: Optimizer, factor: float | Tensor) -> None:
-    """Set each group's rate to this share of its peak, a number or float64 [] on the device."""
+def set_rates(optimizer: Optimizer, factor: float) -> None:
+    """Set each group's rate to this share of its peak."""
     for group in optimizer.param_groups:
         group["lr"] = group[PEAK_RATE] * factor
 
@@ -265,7 +265,7 @@ class GradientBucket:
         self.flat.masked_fill_(skip, 0.0)
 
 
-Update = Callable[[Tensor, Tensor, float | Tensor], None]
+Update = Callable[[Tensor, Tensor, float], None]
 """Makes an update from the `norms` and `skip` of a bucket's `reduce`, and the rates' factor."""
 
 
@@ -287,7 +287,7 @@ def _update_in_turn(
     average: WeightAverage | None,
     norms: Tensor,
     skip: Tensor,
-    factor: float | Tensor,
+    factor: float,
 ) -> None:
     bucket.clip_(norms, skip)
     if optimizer:

@@ -20,10 +20,8 @@ class SparseSignSGD:
 
     Args:
         embedding: the table; its `local_weights.grad` and `local_ids` belong to the last shard.
-        lr: may be set anew before each step, to a number or to float64 [] on the device.
+        lr: may be set anew before each step.
     """
-
-    lr: float | Tensor
 
     def __init__(
         self, embedding: CastedSparseEmbedding, ranks: Ranks, *, lr: float, weight_decay: float
@@ -52,8 +50,7 @@ class SparseSignSGD:
         table = self.embedding.weights
         ids, summed = sum_by_id(*self._of_all_ranks(*self._of_this_rank()))
         rows = table[ids]
-        kept = _float32(1 - self.lr * self.weight_decay)
-        moved = rows * kept - _float32(self.lr) * summed.sign()
+        moved = rows * (1 - self.lr * self.weight_decay) - self.lr * summed.sign()
         # Rows of equal identifier have equal values, so the order of writing does not matter.
         table[ids] = moved if skip is None else torch.where(skip, rows, moved)
 
@@ -76,11 +73,6 @@ class SparseSignSGD:
         if self._kept is None:
             return ids, grad
         return torch.cat((self._kept[0], ids)), torch.cat((self._kept[1], grad))
-
-
-def _float32(number: float | Tensor) -> float | Tensor:
-    """Return a number as it multiplies float32 tensors; Python's is rounded there."""
-    return number.float() if isinstance(number, Tensor) else number
 
 
 def sum_by_id(ids: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:

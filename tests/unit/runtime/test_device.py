@@ -6,13 +6,7 @@ from torch import Tensor
 
 from models import layers
 from runtime import device as device_module
-from runtime.device import (
-    ask_for_equal_bits,
-    cpu_has_bfloat16,
-    prepare_host,
-    resolve_device,
-    resolve_dtype,
-)
+from runtime.device import ask_for_equal_bits, prepare_host, resolve_device, resolve_dtype
 from runtime.errors import ConfigError
 
 
@@ -45,18 +39,6 @@ def test_bfloat16_needs_the_hardware_for_it(
     assert resolve_dtype(asked, device) == given
     with pytest.raises(ConfigError, match=r"arch\.forward_dtype=float16"):
         resolve_dtype("float16", "cpu")
-
-
-def test_any_of_the_instruction_sets_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    checks = ["_is_avx512_bf16_supported", "_is_amx_tile_supported", "_is_arm_bf16_supported"]
-    for check in checks:
-        monkeypatch.setattr(torch.cpu, check, lambda: False, raising=False)
-    monkeypatch.setattr(device_module, "cpu_flags", list)
-    assert not cpu_has_bfloat16()
-    for check in checks:
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.cpu, check, lambda: True, raising=False)
-            assert cpu_has_bfloat16()
 
 
 def test_attention_is_asked_for_equal_bits_where_all_is(monkeypatch: pytest.MonkeyPatch) -> None:

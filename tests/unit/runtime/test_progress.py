@@ -25,10 +25,6 @@ def test_a_terminal_shows_what_is_done_and_what_is_left(monkeypatch: pytest.Monk
         shown.refresh()
     assert "counting:  25%" in terminal.getvalue()
     assert "things" in terminal.getvalue()
-
-
-def test_items_come_through_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = at_terminal(monkeypatch)
     assert list(progress.bar([3, 1, 2], "sorting", "numbers")) == [3, 1, 2]
     assert "sorting" in terminal.getvalue()
 

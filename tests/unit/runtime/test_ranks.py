@@ -4,7 +4,6 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -67,21 +66,3 @@ def test_sums_are_taken_in_order_and_leave_what_they_add() -> None:
     # In float32 the 1 is lost beside 1e8.
     assert sum_in_order(shards).tolist() == [2.0, 3.0]
     assert torch.equal(shards, before)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_arrays_may_change_as_soon_as_they_are_on_their_way() -> None:
-    """More copies than there is pinned memory for, of two kinds in turns, while the GPU is busy."""
-    busy = torch.ones(4096, 4096, device="cuda")
-    with Ranks("cuda") as ranks:
-        array, copies = np.empty((2000, 900), np.int32), []
-        for number in range(20):
-            busy = busy @ busy
-            array[:] = number
-            copies.append(ranks.on_device({"rows": array})["rows"])
-            array[:10] = 100 + number
-            copies.append(ranks.on_device({"rows": array[:10]})["rows"])
-            array[:] = -1
-        for number, (long, short) in enumerate(zip(copies[::2], copies[1::2], strict=True)):
-            assert (long == number).all()
-            assert (short == 100 + number).all()

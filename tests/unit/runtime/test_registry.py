@@ -40,4 +40,3 @@ def test_a_setting_that_names_a_part_knows_those_registered_later(registry: Regi
     assert Settings(chosen="near").chosen == "near"
     with pytest.raises(ValidationError, match="Input should be 'none', 'near' or 'far'"):
         Settings(chosen="fat")
-    assert NameOf(registry).text == "near: what is close; far: what is not"

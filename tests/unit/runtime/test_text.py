@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from runtime.text import colours, figures, many
+from runtime.text import colours, figures
 
 
 def stream(is_terminal: bool, encoding: str) -> Any:
@@ -29,11 +29,6 @@ def test_colours_are_for_terminals_that_want_them(
         monkeypatch.setenv(name, value)
     assert colours(stream(is_terminal, "UTF-8")) is expected
     assert not colours(stream(is_terminal, "latin-1"))
-
-
-def test_one_thing_is_told_apart_from_many() -> None:
-    assert [many(number, "cell") for number in (0, 1, 2)] == ["0 cells", "1 cell", "2 cells"]
-    assert [many(number, "guess", "guesses") for number in (1, 2)] == ["1 guess", "2 guesses"]
 
 
 @pytest.mark.parametrize(("width", "lines"), [(200, 1), (None, 1), (80, 7)])

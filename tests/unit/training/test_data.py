@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.kinds import BuilderConfig
+from dataset.kinds import BuilderConfig, FlagsConfig
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError, DatasetError
 from training.config.composition import load_config
@@ -116,8 +116,9 @@ def test_one_rank_reads_every_token_for_all(folder: Path) -> None:
 
 
 def test_a_missing_folder_says_how_to_build_it(tmp_path: Path) -> None:
-    known = DataConfig(name="n", path=str(tmp_path / "x"), build_command="python build.py")
-    with pytest.raises(DatasetError, match=r"x: no such data folder; build it with: python build"):
+    known = DataConfig(name="n", path=str(tmp_path / "x"), builder=FlagsConfig(name="sudoku"))
+    told = r"x: no such data folder; build it with: python scripts/build_dataset.py data=n"
+    with pytest.raises(DatasetError, match=told):
         require_folder(str(tmp_path / "x"), known)
     for path, data in ((tmp_path / "y", known), (tmp_path / "x", None)):
         with pytest.raises(DatasetError, match=r"no such data folder$"):

@@ -370,7 +370,7 @@ def test_a_resumed_run_goes_on_in_both(run_dir: Path, warnings: list[str]) -> No
 
 def test_a_future_that_did_not_happen_is_hidden_in_tensorboard(run_dir: Path) -> None:
     with open_tracker(config("logger=tensorboard"), run_dir, None) as tracker:
-        tracker.log(map(trained, range(1, 9)))
+        tracker.log([*map(trained, range(1, 9))])
     with open_tracker(config("logger=tensorboard"), run_dir, at(3)) as tracker:
         tracker.log([trained(4)])
     assert [step for step, _ in in_tensorboard(run_dir)["train/lr"]] == [1, 2, 3, 4]

@@ -1,18 +1,17 @@
 """One optimizer step, whole and in parts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from puzzle_dataset import PuzzleDataset
 from runtime.compiler import Compiling
-from runtime.cuda_graph import CudaGraph
-from runtime.errors import ConfigError, NonFiniteError
 from runtime.ranks import Ranks
 from training import step as step_module
 from training.config.composition import load_config
@@ -86,47 +85,15 @@ def test_micro_batches_make_the_step_of_the_whole_batch(
     assert any("diagnose/entropy" in record for record in parts.records)
 
 
-class Tape(TorchDispatchMode):
-    """Notes each operation with its tensors and numbers, and does the same ones again: what a CUDA
-    graph does.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._noted: list[tuple[Any, Any, Any, Any]] = []
+class NeverWaits(TorchDispatchMode):
+    """Refuses the operations for which the host would wait for the device."""
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None):
         name = str(operation)
         assert "_local_scalar_dense" not in name, "the host waits for a number"
         assert "nonzero" not in name, "a shape depends on values"
         assert "lift_fresh" not in name, "a tensor is made of the host's numbers"
-        result = operation(*args, **(kwargs or {}))
-        self._noted.append((operation, args, kwargs or {}, result))
-        return result
-
-    @torch.no_grad()
-    def play(self) -> None:
-        for operation, args, kwargs, kept in self._noted:
-            for old, new in zip(_several(kept), _several(operation(*args, **kwargs)), strict=True):
-                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
-                    old.copy_(new)
-
-
-def _several(result: Any) -> Any:
-    return result if isinstance(result, list | tuple) else [result]
-
-
-class TapedGraph(CudaGraph[Any]):
-    """A CUDA graph without CUDA."""
-
-    def _aside(self, work: Callable[[], Any]) -> Any:
-        return work()
-
-    def _record(self, work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
-        with Tape() as tape:
-            result = work()  # Unlike CUDA it is done at once; so the first start does nothing.
-        starts = iter([lambda: None])
-        return result, lambda: next(starts, tape.play)()
+        return operation(*args, **(kwargs or {}))
 
 
 @pytest.fixture
@@ -141,27 +108,7 @@ def learner_of(tasks_data: Path, tiny_settings: list[str]) -> Callable[..., Lear
     return build
 
 
-def train(learner: Learner, steps: int, stop: StopSignals | None = None) -> None:
-    dataset = PuzzleDataset(learner.config.train_paths, "train")
-    batches = build_feed(learner.config, dataset, learner.ranks).iterate(0)
-    for step, (_, batch) in zip(range(1, steps + 1), batches, strict=False):
-        learner.step(step, batch, stop or StopSignals())
-
-
-def state_of(learner: Learner) -> dict[str, Tensor]:
-    """All that training has changed."""
-    assert learner.optimizer
-    moments = {
-        f"{number}.{name}": value
-        for number, state in learner.optimizer.state_dict()["state"].items()
-        for name, value in state.items()
-    }
-    average = learner.average.tensors() if learner.average else {}
-    average = {f"average.{name}": value for name, value in average.items()}
-    return learner.model.state_dict() | learner.carry.tensors() | moments | average
-
-
-GRAPH_SETTINGS = {
+SETTINGS = {
     "hrm": [],
     "several rates": ["optimizer=grouped", "optimizer.name=adam_atan2", "weight_decay=0.3"]
     + ["ema=true"],
@@ -175,46 +122,23 @@ GRAPH_SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("settings", GRAPH_SETTINGS.values(), ids=GRAPH_SETTINGS)
-def test_a_step_that_is_recorded_and_repeated_gives_the_bits_of_one_that_is_run(
-    learner_of: Callable[..., Learner], settings: list[str]
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_the_host_waits_for_nothing_in_a_step(
+    learner_of: Callable[..., Learner], monkeypatch: pytest.MonkeyPatch, settings: list[str]
 ) -> None:
-    plain, taped = learner_of(*settings), learner_of(*settings)
-    taped.graph = TapedGraph(taped._recorded_work, "cuda_graph")
-    for learner in (plain, taped):
-        train(learner, 12)
-    expected = state_of(plain)
-    assert all(torch.equal(value, expected[name]) for name, value in state_of(taped).items())
-    records = taped.metrics.drain()
-    assert records == plain.metrics.drain()
-    assert len({record["train/lr"] for record in records}) == 12
-    assert sum("diagnose/entropy" in record for record in records) == 2
+    learner = learner_of(*settings)
+    copy = learner.ranks.on_device
 
+    def on_device(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+        with _disable_current_modes():
+            return copy(arrays)
 
-def test_a_recorded_step_stops_for_a_signal_and_for_numbers_that_are_not_finite(
-    learner_of: Callable[..., Learner],
-) -> None:
-    learner, stop = learner_of(), StopSignals()
-    learner.graph = TapedGraph(learner._recorded_work, "cuda_graph")
-    train(learner, 5, stop)
-    assert not learner.outcomes.check()
-    stop.requested = True
-    train(learner, 1, stop)
-    assert learner.outcomes.check()
-    with torch.no_grad():
-        next(learner.model.parameters()).fill_(torch.nan)
-    kept = {name: value.clone() for name, value in state_of(learner).items()}
-    train(learner, 2)
-    with pytest.raises(NonFiniteError, match="step 1: the loss"):
-        learner.outcomes.check()
-    for name, value in state_of(learner).items():
-        if name not in learner.carry.tensors():
-            torch.testing.assert_close(value, kept[name], rtol=0, atol=0, equal_nan=True)
-
-
-def test_a_cuda_graph_is_refused_without_cuda(learner_of: Callable[..., Learner]) -> None:
-    with pytest.raises(ConfigError, match="needs a CUDA device .*, this run is on 1 x cpu"):
-        learner_of("cuda_graph=true")
+    monkeypatch.setattr(learner.ranks, "on_device", on_device)
+    dataset = PuzzleDataset(learner.config.train_paths, "train")
+    batches = build_feed(learner.config, dataset, learner.ranks).iterate(0)
+    for step, (_, batch) in zip(range(1, 6), batches, strict=False):
+        with NeverWaits():
+            learner.step(step, batch, StopSignals())
 
 
 def test_what_pays_to_compile_is_counted_until_max_steps(

@@ -3,9 +3,10 @@
 import pytest
 
 from models.heads.config import HeadsConfig
-from training.config.composition import compose_config, load_config
+from training.config.composition import compose_runs, load_config, plain
+from training.config.overrides import parse_arguments
 from training.config.schema import TrainConfig
-from training.config.source import CONFIG_DIR
+from training.config.source import CONFIG_DIR, source_of
 
 EXPERIMENTS = sorted(path.stem for path in (CONFIG_DIR / "experiment").glob("lattice*.yaml"))
 
@@ -21,7 +22,8 @@ def test_every_choice_composes(command: str) -> None:
 
 
 def test_its_heads() -> None:
-    composed = compose_config(TrainConfig, "cfg_pretrain", ["heads=lattice"])["arch"]["heads"]
+    source = source_of("cfg_pretrain", parse_arguments([]))
+    composed = plain(*compose_runs(TrainConfig, source, [["heads=lattice"]]))["arch"]["heads"]
     detach = {"detach": False}
     expected = {"q": None, "candidates": detach, "contradiction": detach}
     heads = HeadsConfig.model_validate(expected)

@@ -154,7 +154,8 @@ def test_settings_that_an_older_version_did_not_have_are_no_change(tmp_path: Pat
     del older["arch"]["heads"]
     older["arch"]["loss"] = {"name": "act", "loss_type": older["arch"]["loss"]["loss_type"]}
     older["arch"] |= {"chains": 1, "rollout_prob": 0.0, "rollout_max_steps": 64}
-    older |= {"data_on_device": True, "batches_ahead": 2}
+    older |= {"data_on_device": True, "batches_ahead": 2, "cuda_graph": False}
+    older |= {"arc_vote_across_evaluations": True}
     save(tmp_path, 1, configure(), config=older)
     assert find(tmp_path, configure()) == (1, [])
     with pytest.raises(CheckpointError, match=r"arch\.heads\.lm\.name: linear -> tied"):
@@ -174,7 +175,7 @@ NEUTRAL = """
     evaluators=[arc] device=cpu compile=false num_threads=1
     rank_timeout=30 log_interval=1 diagnose_interval=7 max_steps=8
     sweep_name=other plugins=[] micro_batch_size=4 profile=true
-    cuda_graph=true eval_split=null report=true
+    eval_split=null report=true
 """
 
 

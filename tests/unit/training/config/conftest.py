@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
@@ -20,12 +20,11 @@ def enter(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int | str | None]:
         main: Callable[[list[str]], None] = refuse,
         schema: type[Schema] = TrainConfig,
         config_name: str = "cfg_pretrain",
-        own: Sequence[str] = (),
     ) -> int | str | None:
         monkeypatch.setattr(sys, "argv", ["/x/pretrain.py", *arguments])
         before = signal.getsignal(signal.SIGTERM)
         try:
-            run_entry_point(schema, config_name, main, "How to use it.", own=own)
+            run_entry_point(schema, config_name, main, "How to use it.")
         except SystemExit as end:
             return end.code
         finally:

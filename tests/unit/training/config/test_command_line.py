@@ -1,9 +1,7 @@
 """Hydra's own command line, configurations of the user's own, and what both must not do."""
 
-import argparse
 import logging
 import shlex
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,11 @@ import yaml
 
 from evaluation.config import EvalConfig, SolveConfig
 from runtime.errors import ConfigError
-from runtime.text import run_named
 from scripts.convert_checkpoint import ConvertConfig
-from training.config.composition import load_config
+from training.config.composition import hydra_settings, load_config
+from training.config.overrides import parse_arguments
 from training.config.schema import TrainConfig
-from training.config.source import CONFIG_DIR
+from training.config.source import CONFIG_DIR, source_of
 
 Answer = Callable[..., str]
 
@@ -76,36 +74,8 @@ def write(path: str, text: str) -> None:
     {
         "--help": ["How to use it.", "--config-dir", "  loss: act_softmax, act_stab", "\nlr: 0.0"],
         "-h arch=trm": ["  hydra/launcher: pool, ", "  name: trm\n"],
-        "--help lr": ["lr=0.0001\n    peak learning rate, after the warm-up; at least 0.0\n"],
-        "--help arch arch=mixer": [
-            *("arch: dec, hrm, hrm_v1, ", "arch.hidden_size=128\n    width of the states (D)"),
-            *("arch.heads.q.rule=null\n", "auto, math, fa2", "; at least 1 and at most "),
-        ],
-        "--help logger ema": [
-            "logger: jsonl, mlflow",
-            "logger.mode=",
-            "\nema=false\n    true: keep",
-        ],
-        "--help techniques arch.heads.action": [
-            "techniques: anchors, curriculum",
-            "\narch.techniques.anchors.prob=0.25\n    share of the new puzzles",
-            "arch.heads.action.field=",
-        ],
-        "--hydra-help lr=1 arch=trm": ["Hydra (1.", "== Flags =="],
         "--cfg job lr=0.5": ["\nlr: 0.5\n", "data_path: ${data.path}\n"],
         "lr=0.5 -c job arch=trm": ["\nlr: 0.5\n", "  name: trm\n"],
-        "--cfg job --resolve": ["\ndata_path: data/arc-aug-1000\n"],
-        "--cfg job --package arch.loss": ["# @package arch.loss\n", "\nloss_type: stablemax"],
-        "-c job -p lr": ["0.0001\n"],
-        "--cfg hydra": ["launcher:\n    name: serial", "sweep:\n    dir: multirun\n"],
-        "--cfg all hydra/launcher=pool": ["launcher:\n    name: pool", "\narch:\n"],
-        "--info": ["Installed Hydra Plugins", "Defaults Tree", "\nlr: 0.0001\n"],
-        "-i plugins": ["BashCompletion"],
-        "-i searchpath": [f"file://{CONFIG_DIR}"],
-        "--info defaults": ["| arch/hrm_v1 "],
-        "--info defaults-tree": ["arch: hrm_v1"],
-        "--version": ["Hydra 1."],
-        "-sc install=bash": ["complete -o nospace"],
         "--config-name cfg_evaluate --cfg job": ["checkpoint: null\n"],
     }.items(),
 )
@@ -124,83 +94,35 @@ def test_a_run_is_named_with_and_without_its_key(
     for run in ("checkpoints/demo", "hf://owner/name@main", "a sweep/lr=0.1,seed=2", "it's (1)"):
         told = answer("-c", "job", run, **options)
         assert yaml.safe_load(told)["checkpoint"] == run
-    if name != "convert":
-        told = answer("--help", "checkpoint", "split", **options)
-        assert '\nsplit="test"\n    part of the data set' in told
     once = "b: name one run, RUN or checkpoint=RUN; all else is KEY=VALUE"
     assert once in complaint("checkpoint=a", "b", **options)
     assert once in complaint("a", "b", **options)
 
 
-@pytest.mark.parametrize("text", ["run", "checkpoint=run", "my=run"])
-def test_tools_with_flags_take_a_run_likewise(place: Path, text: str) -> None:
-    (place / "my=run").mkdir()
-    assert run_named(text) == Path(text.removeprefix("checkpoint="))
-    with pytest.raises(argparse.ArgumentTypeError, match="expected RUN or checkpoint=RUN"):
-        run_named("data_path=run")
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     {
-        "--cfg": "--cfg/-c: expected one argument; see --help",
-        "--cfg work": "choose from 'job', 'hydra', 'all'",
+        "--cfg": "-c/--cfg: expected one argument: settings are given as key=value; see --help",
+        "--cfg work": "choose from 'job'",
         "--cfg job arch=hrm_v2": "did you mean arch=hrm_v1?",
-        "--cfg job -m": "--multirun and --cfg do not go together",
-        "--cfg job -p arch.los": "package 'arch.los' not found",
-        "--resolve": "--resolve goes with --cfg",
-        "--help lrr": "unknown setting lrr; did you mean lr?",
         "--help lrr=1": "lrr=1; did you mean lr?",
-        "--info plugs": "choose from 'all', 'config'",
-        "--info lr=1,2": "invalid choice: 'lr=1,2'",
-        "lr=1,2 --info": "lr=1,2: several values need -m",
-        "--lr 3": "unknown option --lr: settings are given as key=value; see --help",
-        "--experimental-rerun x": "pickle",
+        "lr=1,2 --cfg job": "lr=1,2: several values need -m",
+        "~lr": "~lr: lr=null leaves out what can be left out",
+        "--lr 3": "unrecognized arguments: --lr: settings are given as key=value; see --help",
+        "+arch@hydra.callbacks=trm": "arch@hydra.callbacks=trm: the place of a group cannot be",
+        "+arch._target_=os.system": "unknown setting arch._target_=os.system",
+        "hydra/launcher=basic": "hydra/launcher=basic: there is no such choice",
+        "--experimental-rerun x": "unrecognized arguments: --experimental-rerun",
         "-m": "-m: this command makes one run at a time",
-        "hydra.mode=MULTIRUN": "-m: this command makes one run at a time",
-        "-sc": "['install', 'uninstall', 'query']",
-        "-sc install=klingon": "available : bash fish zsh",
         "--config-name nope": "there is no nope.yaml in",
         "--config-dir nope": "--config-dir nope: is not a folder",
-        "--config-path nope": f"{CONFIG_DIR.parent / 'nope'}: is not a folder",
-        "--config-path pkg://os": "is not a folder",
     }.items(),
 )
 def test_mistakes_with_flags_are_one_line(complaint: Answer, arguments: str, told: str) -> None:
     assert told in complaint(*arguments.split())
 
 
-# Completion
-
-
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    {
-        "arch=t": "arch=transformer arch=trm arch=trm_singlez",
-        "arch.hid": "arch.hidden_size=",
-        "hydra/launcher=pool hydra.launcher.m": "hydra.launcher.max_jobs=",
-        "-m hydra/sw": "hydra/sweeper",
-        "--cfg ": "",
-        "nonsense": "",
-    }.items(),
-)
-def test_completion(
-    answer: Answer, monkeypatch: pytest.MonkeyPatch, typed: str, words: str
-) -> None:
-    monkeypatch.setenv("COMP_LINE", f"python pretrain.py {typed}")
-    assert answer("-sc", "query=bash").strip() == words
-
-
 # A configuration of one's own
-
-
-def test_flags_leave_out_what_the_schema_does_not_have(answer: Answer, enter: Any) -> None:
-    shown = answer("--cfg", "job", "lr=0.5", "mine=1", own=["mine"])
-    assert "\nlr: 0.5\n" in shown
-    assert "mine" not in shown
-    taken: list[list[str]] = []
-    assert enter("lr=0.5", "mine=1", main=taken.append, own=["mine"]) == 0
-    assert taken == [["lr=0.5", "mine=1"]]
 
 
 MINE = ("--config-dir", ".", "--config-name", "mine")
@@ -210,14 +132,9 @@ FEW = (
     "heads=sage loss=act_softmax data=maze run_name=1e3 project_name='a: b' evaluators=[]",
     "arch.name=hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1 data_paths=[a,b] eval_interval=null",
 )
-ALL = [
-    pytest.param(f"{group}={file.stem}", marks=pytest.mark.slow)
-    for group in ("experiment", "arch", "heads", "data", "loss", "optimizer", "logger")
-    for file in sorted((CONFIG_DIR / group).glob("*.yaml"))
-]
 
 
-@pytest.mark.parametrize("settings", [*FEW, *ALL])
+@pytest.mark.parametrize("settings", FEW)
 def test_what_cfg_prints_composes_to_the_same(answer: Answer, settings: str) -> None:
     write("mine.yaml", printed := answer("--cfg", "job", *shlex.split(settings)))
     assert answer(*MINE, "--cfg", "job") == printed
@@ -239,7 +156,8 @@ def test_overrides_change_a_configuration_of_ones_own(answer: Answer, complaint:
 def test_a_folder_adds_files_and_groups(answer: Answer, complaint: Answer) -> None:
     write("own/experiment/mine.yaml", "# @package _global_\ndefaults: [override /arch: big]\nlr: 3")
     write("own/arch/big.yaml", "defaults: [trm, _self_]\nhidden_size: 1024\n")
-    write("own/loss/mine.yaml", answer("-c", "job", "-p", "arch.loss", "loss=act_softmax"))
+    loss = yaml.safe_load(answer("-c", "job", "loss=act_softmax"))["arch"]["loss"]
+    write("own/loss/mine.yaml", f"# @package arch.loss\n{yaml.safe_dump(loss)}")
     own = ["--config-dir", "own"]
     config = load_config(TrainConfig, "cfg_pretrain", [*own, "experiment=mine", "loss=mine"])
     assert (config.arch.name, config.arch.hidden_size, config.lr) == ("trm", 1024, 3.0)
@@ -252,13 +170,6 @@ def test_a_name_in_both_folders_is_an_error_that_names_both_files(complaint: Ans
     write("own/arch/trm.yaml", "hidden_size: 3")
     said = complaint("--config-dir", "own", "lr=3")
     assert f"{Path('own/arch/trm.yaml').resolve()}: {CONFIG_DIR / 'arch' / 'trm.yaml'} has" in said
-
-
-def test_another_folder_in_place_of_ours(answer: Answer) -> None:
-    shutil.copytree(CONFIG_DIR, "config")
-    write("config/arch/mine.yaml", "defaults: [trm]")
-    path = ("--config-path", str(Path("config").resolve()))
-    assert "  name: trm\n" in answer(*path, "--cfg", "job", "arch=mine")
 
 
 def test_a_mistake_in_a_file_is_named(complaint: Answer, answer: Answer) -> None:
@@ -303,10 +214,6 @@ REFUSED = "of Hydra's own settings these can be changed: hydra/launcher, hydra/s
     "override",
     [
         "hydra.run.dir=x",
-        "hydra.output_subdir=x",
-        "hydra.sweep.subdir=x",
-        "hydra.job.chdir=true",
-        "hydra.job_logging=x",
         "hydra/job_logging=none",
         "hydra.verbose=true",
         "hydra.searchpath=[pkg://stranger]",
@@ -316,7 +223,7 @@ REFUSED = "of Hydra's own settings these can be changed: hydra/launcher, hydra/s
         "hydra.launcher._target_=os.system",
         "+hydra.launcher.additional={_target_:os.system}",
         "hydra.launcher={_target_:os.system}",
-        "~hydra.launcher.name",
+        "hydra.mode=MULTIRUN",
         "+hydra={callbacks:{a:{_target_:os.system}}}",
     ],
 )
@@ -325,20 +232,11 @@ def test_other_settings_of_hydra_are_refused(complaint: Answer, override: str) -
     assert REFUSED in said
 
 
-def test_nothing_is_built_that_an_override_names(complaint: Answer) -> None:
-    for named in ("arch@hydra.callbacks=trm", "arch._target_=os.system", "_target_=x"):
-        assert named in complaint(f"+{named}")
-    assert "hydra/launcher=basic: there is no such choice" in complaint("hydra/launcher=basic")
-
-
 HOSTILE = {
-    "a package": FIRST("") + "hydra: {searchpath: ['pkg://stranger']}",
     "a folder": FIRST("") + "hydra: {searchpath: ['file:///tmp']}",
     "a reference": FIRST("") + "x: {searchpath: ['pkg://stranger']}\nhydra: ${x}",
     "a merge": FIRST("") + "x: &x {hydra: {searchpath: ['pkg://stranger']}}\n<<: *x",
-    "callbacks": FIRST("") + "hydra: {callbacks: {a: {_target_: stranger.X}}}",
     "callbacks of a file": FIRST(", /hydra/callbacks: bad"),
-    "callbacks by a package": FIRST(", arch@hydra.callbacks: trm"),
     "logging": FIRST(", override hydra/hydra_logging: bad"),
     "a launcher's class": FIRST(", override hydra/launcher: bad"),
     "a launcher's file": FIRST(", override hydra/launcher: elsewhere"),
@@ -368,17 +266,18 @@ def test_files_change_nothing_else_of_hydra(
     write_hostile(text)
     monkeypatch.syspath_prepend(place)
     assert REFUSED in complaint(*MINE)
-    assert REFUSED in complaint(*MINE, "--hydra-help")
+    assert REFUSED in complaint(*MINE, "--help")
     assert not Path("canary").exists()
 
 
-def test_a_file_of_ones_own_chooses_launcher_and_search(answer: Answer) -> None:
+def test_a_file_of_ones_own_chooses_launcher_and_search() -> None:
     write("hydra/launcher/mine.yaml", "name: pool\nmax_jobs: 2")
     choices = ", override hydra/launcher: mine, override hydra/sweeper: optuna"
     write("mine.yaml", FIRST(choices) + "hydra: {sweep: {dir: x}, sweeper: {n_trials: 3}}")
-    said = yaml.safe_load(answer("-cd", ".", "-cn", "mine.yaml", "-c", "hydra"))["hydra"]
+    source = source_of("cfg_pretrain", parse_arguments(["-cd", ".", "-cn", "mine.yaml"]))
+    said = hydra_settings(TrainConfig, source, [])
     assert said["launcher"] == {"name": "pool", "max_jobs": 2}
-    assert (said["sweeper"]["n_trials"], said["sweep"]["dir"]) == (3, "x")
+    assert (said["sweeper"]["n_trials"], said["sweep_dir"]) == (3, "x")
 
 
 @pytest.mark.parametrize(
