@@ -111,7 +111,6 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     from evaluation.outputs import OutputError
     from training.checkpoint.environment import environment, saved_compiling
     from training.checkpoint.run import Progress, RunKeeper
-    from training.profiler import StepProfiler
     from training.step import build_learner
     from training.trainer import Trainer, build_feed
 
@@ -141,11 +140,8 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
             tell(f"a later checkpoint is now called {path}")
     with open_tracker(config, run_dir, checkpoint) if is_main else nullcontext() as tracker:
         feed = build_feed(config, start.train_set, ranks)
-        profiler = StepProfiler(run_dir, ranks, tell) if config.profile and is_main else None
         try:
-            Trainer(
-                config, learner, feed, evaluate, keeper, progress, tracker, ranks, tell, profiler
-            ).fit()
+            Trainer(config, learner, feed, evaluate, keeper, progress, tracker, ranks, tell).fit()
         except OutputError as error:
             raise ConfigError(f"an evaluation's files cannot be written: {error}") from None
 

@@ -2,14 +2,12 @@
 
 import contextlib
 import http.client
-import importlib.util
+import importlib
 import logging
 import netrc
 import os
 import re
 import secrets
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -24,8 +22,6 @@ from typing import Any
 
 from runtime.errors import ConfigError, Preempted
 from runtime.files import require_no_link
-from runtime.process import ENDS_WITH
-from runtime.text import shown
 from training.config.schema import TrainConfig, flatten
 
 Record = Mapping[str, Any]
@@ -35,8 +31,6 @@ _REACH_SECONDS = 10.0
 _START_SECONDS = 60.0
 _SEND_SECONDS = 1.0  # Between two sends.
 _FINISH_SECONDS = 30.0  # What is then left to upload lies in its folder.
-_REPORT_SECONDS = 600.0
-_REPORT_SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "report.py"
 _NOT_FINITE = ("nan", "inf", "-inf")  # As in metrics.jsonl.
 
 
@@ -302,54 +296,6 @@ class MLflowLog(SideLog):
         ending = self._ending
         status = "KILLED" if ending is Preempted else "FAILED" if ending else "FINISHED"
         self._client.set_terminated(str(self.run_id), status)
-
-
-class ReportLog(SideLog):
-    """The run's page `report.html`, which a process of low priority writes anew after each
-    evaluation; what comes while it is at work is left to the next one.
-
-    The process ends with this one, and its libraries are never loaded here.
-    """
-
-    title, package = "the report", "plotly"
-    left_behind = "; scripts/report.py writes it"
-
-    def __init__(self, run_dir: Path, warn: Callable[[str], None]) -> None:
-        self._command = [sys.executable, str(_REPORT_SCRIPT), "--", str(run_dir)]
-        self._is_due = False
-        super().__init__(warn)
-
-    def close(self, ending: Ending = None) -> None:
-        """End the log; a run that is asked to stop does not wait for its page."""
-        if ending is Preempted:
-            self._warn, self._is_open = lambda message: None, False
-        super().close(ending)
-
-    def _open(self) -> None:
-        if importlib.util.find_spec(self.package) is None:
-            self._warn("plotly is not installed (pip install '.[pictures]'): no report is written")
-            self._is_open = False
-
-    def _send(self, records: Sequence[Record]) -> None:
-        self._is_due = True
-        if any("train/lr" not in record for record in records):
-            self._finish()
-
-    def _finish(self) -> None:
-        if not self._is_due:
-            return
-        self._is_due = False
-        done = subprocess.run(
-            ["nice", "-n", "19", *self._command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=os.environ | {ENDS_WITH: str(os.getpid())},
-            timeout=_REPORT_SECONDS,
-        )
-        if done.returncode:
-            last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-            raise RuntimeError(shown(last, 300) or f"exit code {done.returncode}")
 
 
 def _numbers(record: Record) -> Iterator[tuple[str, float]]:

@@ -15,7 +15,7 @@ from runtime.files import fsync, write_atomically
 from runtime.output import lost_output
 from training.checkpoint.store import Checkpoint
 from training.config.schema import TrainConfig
-from training.logs import MLflowLog, Record, ReportLog, SideLog, TensorBoardLog, WandbLog
+from training.logs import MLflowLog, Record, SideLog, TensorBoardLog, WandbLog
 
 METRICS_FILE = "metrics.jsonl"
 WARNINGS = "diagnose/warnings"
@@ -121,8 +121,6 @@ def open_tracker(config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | No
     if config.logger.mlflow:
         run_id = state and state.mlflow_id
         others["mlflow"] = MLflowLog(config, run_dir, run_id, warn)
-    if config.report:
-        others["report"] = ReportLog(run_dir, warn)
     return Tracker(jsonl, others)
 
 

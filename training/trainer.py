@@ -17,7 +17,6 @@ from runtime.text import figures, terminal_width
 from training.checkpoint.run import Progress, RunKeeper
 from training.config.schema import TrainConfig
 from training.data import train_batches
-from training.profiler import StepProfiler
 from training.progress_bar import ProgressBar
 from training.step import Learner
 from training.stop_signals import StopSignals
@@ -64,7 +63,6 @@ class Trainer:
     tracker: Tracker | None
     ranks: Ranks
     say: Callable[[str], None]
-    profiler: StepProfiler | None = None
     stop: StopSignals = field(default_factory=StopSignals, init=False)
     # Of the steps of this start; a new one may be compiled.
     _forms_seen: set[Hashable] = field(default_factory=set, init=False)
@@ -87,7 +85,7 @@ class Trainer:
             rows_per_step=self.config.global_batch_size,
             show=self.ranks.is_main,
         )
-        with self.stop, bar, self.profiler or nullcontext():
+        with self.stop, bar:
             while self.progress.iteration < self.config.num_iterations:
                 try:
                     stopped = self._train_iteration(bar)
@@ -140,8 +138,7 @@ class Trainer:
         form = self.learner.form_at(step)
         self.ranks.mark(f"step {step}", long=form not in self._forms_seen)
         self._forms_seen.add(form)
-        with self.profiler.around(step) if self.profiler else nullcontext():
-            self.learner.step(step, batch, self.stop)
+        self.learner.step(step, batch, self.stop)
         self.progress.step = step
 
     def _evaluate_and_save(self) -> None:

@@ -81,9 +81,7 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
         raise ConfigError(f"{repo}: accepted: OWNER/NAME (--revision names a branch)")
     trained = find_trained_model(run, lambda message: None)
     if trained.is_published:
-        raise ConfigError(
-            f"{trained.weights}: first make it one of ours: scripts/convert_checkpoint.py"
-        )
+        raise ConfigError(f"{trained.weights}: only checkpoints of runs made here can be pushed")
     state = store.load_checkpoint(trained.weights).state
     write_checkpoint(trained, state, folder)
     picture = draw(trained)

@@ -263,10 +263,6 @@ class ProgressSettings(Schema):
     """steps between diagnoses (diagnose/... in the metrics, warnings in words); null: none"""
     max_steps: Count | None = None
     """save and stop after this step; the schedule does not change"""
-    report: StrictBool = False
-    """true: write report.html in the run's folder, anew after each evaluation: docs/reports.md"""
-    profile: StrictBool = False
-    """true: write a trace of steps 5 to 7 of this start, and name the dearest operations"""
 
 
 # The last section comes first: this is how pydantic orders the fields.
@@ -451,7 +447,7 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
 
 
 # Settings that are gone (docs/log/removed.md) and changed no result.
-_GONE = {"data_on_device", "batches_ahead"}
+_GONE = {"data_on_device", "batches_ahead", "report", "profile"}
 
 
 def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, Any]:

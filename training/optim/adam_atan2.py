@@ -81,7 +81,6 @@ class AdamATan2(Optimizer):
                 if p.grad is not None:
                     self._step_piece(self._piece([p], p.detach(), p.grad, None), group, None)
 
-    @torch.profiler.record_function("AdamATan2.fused_update")
     @torch.no_grad()
     def fused_update(
         self,

@@ -173,8 +173,7 @@ NEUTRAL = """
     min_eval_interval=1 eval_batch_size=3 eval_max_examples=3 eval_save_outputs=[preds]
     evaluators=[arc] arc_vote_across_evaluations=true device=cpu compile=false num_threads=1
     rank_timeout=30 log_interval=1 diagnose_interval=7 max_steps=8
-    sweep_name=other plugins=[] micro_batch_size=4 profile=true
-    cuda_graph=true eval_split=null report=true
+    sweep_name=other plugins=[] micro_batch_size=4 cuda_graph=true eval_split=null
 """
 
 
