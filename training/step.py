@@ -18,7 +18,7 @@ from models.metrics import mean_metrics
 from models.operations import train_step_flop
 from models.registry import build_model, compiled_forward
 from models.technique import Depth
-from puzzle_dataset import PuzzleDataset
+from puzzle_dataset import Batch, PuzzleDataset
 from runtime.compiler import Compiling, choose_compiling
 from runtime.cuda_graph import CudaGraph
 from runtime.device import require_room
@@ -152,10 +152,11 @@ class Learner:
             examples[name] = cells.new_zeros((*cells.shape, channels) if channels else cells.shape)
         return examples
 
-    def step(self, step: int, batch: Examples, stop: StopSignals) -> None:
-        """Make optimizer step `step`, from 1, with this rank's rows, on its device, and note it in
-        `metrics` and `outcomes`; all ranks learn of `stop`.
+    def step(self, step: int, rows: Batch, stop: StopSignals) -> None:
+        """Make optimizer step `step`, from 1, with this rank's rows, and note it in `metrics` and
+        `outcomes`; all ranks learn of `stop`.
         """
+        batch = self.ranks.on_device(rows.arrays())
         factor = self.lr_factor(step)
         if self.at_depth:
             self.model.model.inner.depth = self.form_at(step)

@@ -4,19 +4,17 @@ any step.
 
 import sys
 import time
-from collections.abc import Callable, Generator, Hashable, Mapping
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
 from models.act import ACTLossHead
-from models.heads.base import Examples
-from puzzle_dataset import PuzzleDataset, TrainBatches
+from puzzle_dataset import Batch, TrainBatches
 from runtime.errors import CheckpointError, NonFiniteError, Preempted
 from runtime.ranks import Ranks
 from runtime.text import figures, terminal_width
 from training.checkpoint.run import Progress, RunKeeper
 from training.config.schema import TrainConfig
-from training.data import train_batches
 from training.progress_bar import ProgressBar
 from training.step import Learner
 from training.stop_signals import StopSignals
@@ -28,26 +26,6 @@ Evaluate = Callable[[ACTLossHead, int, Callable[[], None]], Mapping[str, float]]
 SCORE = "eval/exact_accuracy"  # It ranks the checkpoints.
 
 
-class Feed:
-    """Yields what `batches` would, as tensors on the device of `ranks`."""
-
-    def __init__(self, batches: TrainBatches, ranks: Ranks) -> None:
-        self.batches, self._ranks = batches, ranks
-
-    def iterate(
-        self, iteration: int, start: int = 0
-    ) -> Generator[tuple[int, Examples], None, None]:
-        """Yield (position, examples) from `start` to the end of the iteration."""
-        for position, batch in self.batches.iterate(iteration, start):
-            yield position, self._ranks.on_device(batch.arrays())
-
-
-def build_feed(config: TrainConfig, train_set: PuzzleDataset, ranks: Ranks) -> Feed:
-    """Return the feed of this rank."""
-    batches = train_batches(config, train_set, ranks.rank, ranks.world_size)
-    return Feed(batches, ranks)
-
-
 @dataclass
 class Trainer:
     """One run: `learner` makes the steps, `keeper` saves, `tracker` (of rank 0) receives a record
@@ -56,7 +34,7 @@ class Trainer:
 
     config: TrainConfig
     learner: Learner
-    feed: Feed
+    batches: TrainBatches
     evaluate: Evaluate
     keeper: RunKeeper
     progress: Progress
@@ -120,20 +98,19 @@ class Trainer:
     def _train_iteration(self, bar: ProgressBar) -> bool:
         """Train until the next evaluation; returns True when the run has to stop before it."""
         progress, interval = self.progress, self.config.checkpoint_interval
-        with closing(self.feed.iterate(progress.iteration, progress.position)) as batches:
-            for position, batch in batches:
-                self._train_step(batch)
-                progress.position = position + 1
-                if self.learner.outcomes.check() or self._reached_max_steps():
-                    return True
-                if self.learner.metrics.full:
-                    self._log_steps(bar)
-                if interval and progress.step % interval == 0:
-                    self._log_steps(bar)
-                    self.save()
+        for position, batch in self.batches.iterate(progress.iteration, progress.position):
+            self._train_step(batch)
+            progress.position = position + 1
+            if self.learner.outcomes.check() or self._reached_max_steps():
+                return True
+            if self.learner.metrics.full:
+                self._log_steps(bar)
+            if interval and progress.step % interval == 0:
+                self._log_steps(bar)
+                self.save()
         return self.learner.outcomes.check(wait=True)
 
-    def _train_step(self, batch: Examples) -> None:
+    def _train_step(self, batch: Batch) -> None:
         step = self.progress.step + 1
         form = self.learner.form_at(step)
         self.ranks.mark(f"step {step}", long=form not in self._forms_seen)
@@ -180,11 +157,11 @@ class Trainer:
 
     def _expected_steps(self) -> int:
         """Return the step at which this start will end, if later iterations are as long as this."""
-        progress, batches = self.progress, self.feed.batches
+        progress = self.progress
         left = self.config.num_iterations - progress.iteration
         steps = progress.step - progress.position
         if left:
-            steps += left * batches.steps_per_iteration(progress.iteration)
+            steps += left * self.batches.steps_per_iteration(progress.iteration)
         return min(steps, self.config.max_steps or steps)
 
     def _reached_max_steps(self) -> bool:

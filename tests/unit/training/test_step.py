@@ -17,9 +17,9 @@ from runtime.ranks import Ranks
 from training import step as step_module
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
+from training.data import train_batches
 from training.step import Learner, build_learner
 from training.stop_signals import StopSignals
-from training.trainer import build_feed
 
 SPARSE = ["techniques=[sparse_look_ahead]"]
 ANCHORS = ["techniques=[anchors]", "arch.techniques.anchors.prob=0.5"]
@@ -49,7 +49,7 @@ def make_steps(tasks_data: Path, tiny_settings: list[str]) -> Callable[..., Outc
         with Ranks("cpu") as ranks:
             learner = build_learner(config, config.arch, dataset, ranks)
             learner.model.register_forward_pre_hook(lambda _, given: sizes.add(len(given[0].steps)))
-            batches = build_feed(config, dataset, ranks).iterate(0)
+            batches = train_batches(config, dataset).iterate(0)
             for step, (_, batch) in zip(range(1, 5), batches, strict=False):
                 learner.step(step, batch, StopSignals())
             embedding = learner.model.puzzle_embedding
@@ -143,7 +143,7 @@ def learner_of(tasks_data: Path, tiny_settings: list[str]) -> Callable[..., Lear
 
 def train(learner: Learner, steps: int, stop: StopSignals | None = None) -> None:
     dataset = PuzzleDataset(learner.config.train_paths, "train")
-    batches = build_feed(learner.config, dataset, learner.ranks).iterate(0)
+    batches = train_batches(learner.config, dataset).iterate(0)
     for step, (_, batch) in zip(range(1, steps + 1), batches, strict=False):
         learner.step(step, batch, stop or StopSignals())
 
