@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.act import ACTLossHead, LossOutput
 from models.heads.base import NEVER
 from models.layers import widened
 from models.losses import IGNORE_LABEL_ID
@@ -37,10 +36,6 @@ LARGE_LOGIT = 1000.0
 # wrong) say that it should not be.
 ONE_SIDED = 0.02
 HALF = 0.5
-# A head with ten times the gradient of the token head decides the trunk's direction alone. The
-# other way round is no fault: tokens are the task, and Q starts with no gradient at the trunk.
-OUTWEIGHS = 10.0
-TASK_GRADIENT = "gradient/lm"
 NOT_FINITE = "not_finite"
 
 Facts = Mapping[str, Any]
@@ -79,12 +74,6 @@ FAULTS: dict[str, tuple[Callable[[Facts], bool], str]] = {
         "{head} always continues: it halts {halts:.1%} of the rows, although {rows_right:.1%} are "
         "right; a higher rate of it (optimizer=grouped optimizer.groups.{head}.lr) usually helps",
     ),
-    # Where most rows are right, the token head has little left to say, and others may be louder.
-    "outweighs": (
-        lambda n: n["rows_right"] < HALF and OUTWEIGHS * n[TASK_GRADIENT] < n["loudest"] < math.inf,
-        "the gradient of head {loudest_head} at the trunk ({loudest:.3g}) outweighs that of the "
-        "token head ({gradient/lm:.3g}); a lower arch.loss.weights.{loudest_head} usually helps",
-    ),
 }
 
 
@@ -93,29 +82,6 @@ class Diagnosis(NamedTuple):
 
     numbers: dict[str, float]
     warnings: list[str]
-
-
-def trunk_gradient_norms(
-    model: ACTLossHead, output: LossOutput, global_batch_size: int
-) -> dict[str, Tensor]:
-    """Norms of the heads' gradients at the trunk's answer, float32 0-dim, as they enter the loss.
-
-    The heads read the answer once more outside the step's own graph, which a compiled model does
-    not show; random numbers that they draw (dropout) are put back. No parameter's gradient is
-    touched.
-    """
-    answer = output.carry.inner[model.model.inner.latents[0]].detach().requires_grad_()
-    devices = [answer.device] if answer.device.type == "cuda" else []
-    norms = {}
-    with torch.random.fork_rng(devices), torch.enable_grad():
-        for name, loss in model.weighted_losses(output, answer).items():
-            norms[name] = answer.new_zeros((), dtype=torch.float32)
-            if loss.requires_grad:
-                (grad,) = torch.autograd.grad(
-                    loss / global_batch_size, answer, retain_graph=True, materialize_grads=True
-                )
-                norms[name] = grad.float().norm()
-    return norms
 
 
 class Diagnostics:
@@ -145,13 +111,7 @@ class Diagnostics:
         self._told = {name: (False, 0) for name in FAULTS}
 
     def measure(
-        self,
-        *,
-        logits: Tensor,
-        labels: Tensor,
-        q_halt_logits: Tensor | None,
-        halts: Tensor | None,
-        head_norms: Mapping[str, Tensor],
+        self, *, logits: Tensor, labels: Tensor, q_halt_logits: Tensor | None, halts: Tensor | None
     ) -> dict[str, Tensor]:
         """Measure a shard, on the device.
 
@@ -160,10 +120,8 @@ class Diagnostics:
             labels: integers [B, S], -100 where there is none.
             q_halt_logits: [B], None without a head that says when to halt.
             halts: bool [B], rows that it would halt; None where it has no say.
-            head_norms: gradient norms at the trunk, over the shard's rows, 0-dim each.
         Returns:
-            sums over cells and rows, 0-dim or [V]; of rows without labels only what is not finite;
-            squares of `head_norms` (`gradient/...`).
+            sums over cells and rows, 0-dim or [V]; of rows without labels only what is not finite.
         """
         labelled, right = labels != IGNORE_LABEL_ID, logits.argmax(-1) == labels
         counts, rows_right = labelled.any(-1), (~labelled | right).all(-1)
@@ -176,7 +134,6 @@ class Diagnostics:
             "halts": (counts & (none if halts is None else halts)).sum(),
             "can_halt": counts.new_tensor(halts is not None),
             "q_nonfinite": (~q.isfinite()).sum(),
-            **{f"gradient/{name}": norm.square() for name, norm in head_norms.items()},
         }
 
     def diagnose(
@@ -188,8 +145,7 @@ class Diagnostics:
         norms = {f"group/{name}": norm for name, norm in group_norms.items()}
         seen = _gather(self._ranks, [own | norms for own in shards])
         numbers = _numbers(seen)
-        facts = numbers | _loudest(numbers) | {"head": self._halting_head}
-        facts[NOT_FINITE] = _not_finite(seen, numbers)
+        facts = numbers | {"head": self._halting_head, NOT_FINITE: _not_finite(seen)}
         facts, warnings = defaultdict(lambda: math.nan, facts), []
         for name in FAULTS if step > self.warmup_steps else [NOT_FINITE]:
             holds, text = FAULTS[name]
@@ -274,25 +230,13 @@ def _numbers(seen: Mapping[str, np.ndarray]) -> dict[str, float]:
             numbers["halts"] = one["halts"] / one["rows"]
     if cells := one["clean_cells"]:
         numbers["entropy"] = one["entropy"] / cells / math.log(len(labels))
-    norms = {name: value**0.5 for name, value in one.items() if name.startswith("gradient/")}
-    return numbers | norms
+    return numbers
 
 
-def _loudest(numbers: Mapping[str, float]) -> dict[str, Any]:
-    """Return the head with the largest gradient beside the token head."""
-    norms = {name: n for name, n in numbers.items() if name.startswith("gradient/")}
-    norms.pop(TASK_GRADIENT, None)
-    if not norms:
-        return {}
-    name, norm = max(norms.items(), key=lambda item: item[1])
-    return {"loudest": norm, "loudest_head": name.removeprefix("gradient/")}
-
-
-def _not_finite(seen: Mapping[str, np.ndarray], numbers: Mapping[str, float]) -> str:
+def _not_finite(seen: Mapping[str, np.ndarray]) -> str:
     """Name what is not finite."""
     counts = {"token logits": seen["logits_nonfinite"][0], "Q logits": seen["q_nonfinite"][0]}
     parts = [f"{count:,.0f} {name}" for name, count in counts.items() if count]
-    norms = {f"head {n}": v for n, v in numbers.items() if n.startswith("gradient/")}
-    norms |= {n.replace("/", " "): v[0] for n, v in seen.items() if n.startswith("group/")}
+    norms = {name.replace("/", " "): v[0] for name, v in seen.items() if name.startswith("group/")}
     bad = [name for name, norm in norms.items() if not math.isfinite(norm)]
-    return ", ".join([*parts, *(f"the gradient of {n.replace('gradient/', '')}" for n in bad)])
+    return ", ".join([*parts, *(f"the gradient of {name}" for name in bad)])

@@ -29,7 +29,7 @@ from runtime.streams import Address, torch_seed
 from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import TrainConfig
 from training.data import data_facts, published_total_steps
-from training.diagnostics import Diagnostics, trunk_gradient_norms
+from training.diagnostics import Diagnostics
 from training.optim.ema import WeightAverage
 from training.optim.groups import GradientBucket, build_optimizer, groups_of, lr_factor, update_by
 from training.optim.sparse_sign_sgd import SparseSignSGD
@@ -241,7 +241,6 @@ class Learner:
             labels=output.carry.examples["labels"],
             q_halt_logits=output.outputs["q_halt_logits"] if self.model.halting_head else None,
             halts=self.model.model.wants_to_halt(output.outputs, output.carry.steps),
-            head_norms=trunk_gradient_norms(self.model, output, self.config.global_batch_size),
         )
 
     def _update(

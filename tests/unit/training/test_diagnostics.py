@@ -53,7 +53,6 @@ def healthy(seed: int, rows: int = B) -> dict[str, Any]:
         "labels": labels.int(),
         "q_halt_logits": q_halt,
         "halts": q_halt > 0,
-        "head_norms": {"lm": torch.tensor(0.3), "q_halt": torch.tensor(0.1)},
         "group_norms": {"all": torch.tensor(1.0)},
     }
 
@@ -128,8 +127,6 @@ def test_numbers_equal_slow_definitions(loss: str, seed: int) -> None:
         "entropy": float(np.mean(entropies)) / math.log(V),
         "rows_right": len(rows[True]) / (B - 1),
         "halts": sum(rows[True] + rows[False]) / (B - 1),
-        "gradient/lm": 0.3,
-        "gradient/q_halt": 0.1,
     }
     assert numbers == pytest.approx({f"diagnose/{k}": v for k, v in expected.items()}, rel=1e-5)
 
@@ -146,8 +143,7 @@ def test_what_has_nothing_to_stand_on_is_left_out() -> None:
     given = healthy(1)
     given["labels"][:] = IGNORE_LABEL_ID
     given["logits"][:] = math.nan
-    left = {"diagnose/nonfinite", "diagnose/gradient/lm", "diagnose/gradient/q_halt"}
-    assert one_step(build(), INTERVAL, given).numbers.keys() == left
+    assert one_step(build(), INTERVAL, given).numbers.keys() == {"diagnose/nonfinite"}
     without_q = {"q_halt_logits": None, "halts": None}
     numbers = one_step(build(), INTERVAL, healthy(1) | without_q).numbers
     assert "diagnose/halts" not in numbers
@@ -169,16 +165,10 @@ def with_value(tensor: Tensor, place: Any, value: Any) -> Tensor:
     return tensor
 
 
-def outweigh(step: dict[str, Any]) -> dict[str, Any]:
-    norms = step["head_norms"] | {"q_halt": torch.tensor(3.1)}
-    return {"labels": mostly_wrong(step), "head_norms": norms}
-
-
 YES, NO = torch.ones(B, dtype=torch.bool), torch.zeros(B, dtype=torch.bool)
 ONE_TOKEN = "100.0% of the predicted cells are token 3 .its share of the labels is"
 FLAT = "the logits are flat: the entropy of the predictions is 100.0%"
 LARGE = r"the token logits range from -\S+ to 2"
-OUTWEIGHS = r"the gradient of head q_halt at the trunk \(3.1\) outweighs .* \(0.3\)"
 CONTINUES = "q_head always continues: it halts 0.0% of the rows, although 100.0% are right"
 Q_INF = "not finite: 1 Q logits;"
 # Faults by what is said of them.
@@ -188,7 +178,6 @@ BROKEN: dict[str, Fault] = {
     LARGE: lambda s: {"logits": s["logits"] * 200},
     "q_head always halts: 100.0% of": lambda s: {"labels": mostly_wrong(s), "halts": YES},
     CONTINUES: lambda s: {"labels": s["logits"].argmax(-1), "halts": NO},
-    OUTWEIGHS: outweigh,
 }
 NOT_FINITE: dict[str, Fault] = {
     "not finite: 1 token": lambda s: {"logits": with_value(s["logits"], (0, 0, 0), math.nan)},
@@ -249,30 +238,6 @@ def test_labels_that_one_token_dominates_are_no_fault() -> None:
     assert warned == []
 
 
-@pytest.mark.parametrize(
-    ("norms", "named"),
-    [
-        ({"lm": 0.3, "q_halt": 5.0, "confidence": 4.0}, "q_halt"),
-        ({"lm": 0.0, "confidence": 1e-3}, "confidence"),
-        ({"lm": 0.3, "q_halt": 2.9}, None),
-        ({"lm": 1e3, "q_halt": 0.0}, None),
-        ({"lm": 0.3}, None),
-        ({}, None),
-    ],
-)
-def test_the_loudest_head_is_named(norms: dict[str, float], named: str | None) -> None:
-    given = {name: torch.tensor(norm) for name, norm in norms.items()}
-    warned = feed(build(), lambda step: outweigh(step) | {"head_norms": given})[0]
-    assert [f"head {named}" in warning for warning in warned] == ([] if named is None else [True])
-
-
-def test_a_head_may_be_loud_when_the_tokens_are_right() -> None:
-    def solved(step: dict[str, Any]) -> dict[str, Any]:
-        return outweigh(step) | {"halts": YES, "labels": step["logits"].argmax(-1)}
-
-    assert feed(build(), solved)[0] == []
-
-
 # Shards
 
 
@@ -281,11 +246,9 @@ def test_shards_are_judged_together() -> None:
     given["logits"][3, 4, 5] = math.inf
     group_norms = given.pop("group_norms")
     whole = build().diagnose(INTERVAL, [build().measure(**given)], group_norms)
-    norms = {name: norm / math.sqrt(3) for name, norm in given.pop("head_norms").items()}
     cuts = [slice(0, 4), slice(4, 8), slice(8, 12)]
     shards = [
-        build().measure(**{name: value[cut] for name, value in given.items()}, head_norms=norms)
-        for cut in cuts
+        build().measure(**{name: value[cut] for name, value in given.items()}) for cut in cuts
     ]
     parted = build().diagnose(INTERVAL, shards, group_norms)
     assert parted.numbers == pytest.approx(whole.numbers, rel=1e-6)
