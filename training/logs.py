@@ -1,7 +1,6 @@
 """Places for metrics beside `metrics.jsonl`; none of them may stop a run or hold it for long."""
 
 import contextlib
-import http.client
 import importlib
 import logging
 import netrc
@@ -10,15 +9,13 @@ import re
 import secrets
 import threading
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
+from urllib.parse import urlsplit
 
 from runtime.errors import ConfigError, Preempted
 from runtime.files import require_no_link
@@ -132,8 +129,8 @@ class WandbLog(SideLog):
     """Weights & Biases.
 
     Args:
-        config: names and settings of the run; `logger.mode` auto is online when there is a key and
-            the server is reached within 10 s, otherwise offline (`wandb sync` sends it later).
+        config: names and settings of the run; `logger.mode` auto is online when there is a key,
+            otherwise offline (`wandb sync` sends it later).
         run_id: of the run to go on with, or None for a new one; the attribute is that of this run,
             None when W&B is not there.
     """
@@ -152,7 +149,8 @@ class WandbLog(SideLog):
 
         require_no_link(self._run_dir / "wandb")
         mode = self._config.logger.mode
-        online = mode == "online" or (mode == "auto" and _can_reach_server())
+        if mode == "auto":
+            mode = "online" if _has_key() else "offline"
         self.run_id = self.run_id or secrets.token_hex(4)
         # Its own process, which the interpreter waits for at its exit, gives up then too. Not
         # among the settings: older versions know none of that name.
@@ -164,7 +162,7 @@ class WandbLog(SideLog):
             resume="allow",
             dir=str(self._run_dir),
             config=self._config.model_dump(mode="json"),
-            mode="online" if online else "offline",
+            mode=mode,
             settings=wandb.Settings(init_timeout=_REACH_SECONDS, silent=True),
         )
 
@@ -322,35 +320,12 @@ def _environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def _can_reach_server() -> bool:
-    """Return whether there is a key and the server answers within 10 s, name look-up included."""
-    url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
-    answers = []
-
-    def ask() -> None:
-        with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
-            try:
-                urllib.request.urlopen(url, timeout=_REACH_SECONDS).close()
-            except urllib.error.HTTPError as answer:
-                answer.close()  # Any answer is one.
-            answers.append(True)
-
-    return _has_key(url) and _returns_within(_REACH_SECONDS, ask) and bool(answers)
-
-
-def _returns_within(seconds: float, call: Callable[[], object]) -> bool:
-    """Call in a thread, which a slow network may outlast; returns whether it ended."""
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return not thread.is_alive()
-
-
-def _has_key(url: str) -> bool:
-    """Whether somebody is logged in at `url`, by the environment or by `wandb login`."""
+def _has_key() -> bool:
+    """Whether somebody is logged in at W&B, by the environment or by `wandb login`."""
     if os.environ.get("WANDB_API_KEY"):
         return True
-    logins, host = os.environ.get("NETRC") or Path.home() / ".netrc", urllib.parse.urlsplit(url)
-    with contextlib.suppress(OSError):
-        return netrc.netrc(logins).authenticators(host.hostname or "") is not None
+    url = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
+    with contextlib.suppress(OSError, netrc.NetrcParseError):
+        logins = netrc.netrc(os.environ.get("NETRC") or Path.home() / ".netrc")
+        return logins.authenticators(url.hostname or "") is not None
     return False

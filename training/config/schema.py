@@ -118,7 +118,7 @@ class WandbConfig(Schema):
 
     name: Literal["wandb", "jsonl"] = "wandb"
     mode: Literal["auto", "online", "offline"] = "auto"
-    """auto: online when logged in and the server answers within 10 s, otherwise offline"""
+    """auto: online when logged in, otherwise offline"""
 
 
 class LoggerConfig(WandbConfig):
