@@ -8,16 +8,15 @@ from typing import Any, TextIO
 
 
 class Output:
-    """A text stream that drops what cannot be written, and remembers why.
+    """A text stream that drops what cannot be written, and says so once on standard error.
 
     Args:
         stream: None: closed before the process started; all is dropped.
     """
 
     def __init__(self, stream: TextIO | None, name: str) -> None:
-        self._name, self._untold = name, None if stream else f"{name} is closed"
+        self._name, self._fails = name, stream is None
         self._stream = stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-        self._fails = stream is None
 
     def write(self, text: str) -> int:
         with self._lossy():
@@ -31,11 +30,6 @@ class Output:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def take_fault(self) -> str | None:
-        """Return why output was lost, in words: once."""
-        fault, self._untold = self._untold, None
-        return fault
-
     @contextmanager
     def _lossy(self) -> Iterator[None]:
         try:
@@ -43,10 +37,10 @@ class Output:
         except OSError as error:
             if not self._fails:
                 self._fails = True
-                self._untold = f"{self._name} cannot be written: {error.strerror or error}"
+                told = f"{self._name} cannot be written: {error.strerror or error}"
                 # A reader that went away, such as `head`, has seen enough.
                 if not isinstance(error, BrokenPipeError) and self is not sys.stderr:
-                    sys.stderr.write(f"warning: {self._untold}\n")
+                    sys.stderr.write(f"warning: {told}\n")
 
 
 def guard_output() -> None:
@@ -61,10 +55,3 @@ def guard_output() -> None:
             stream.reconfigure(errors="backslashreplace")  # For letters that its encoding lacks.
         if not isinstance(stream, Output):
             setattr(sys, attribute, Output(stream, name))
-
-
-def lost_output() -> list[str]:
-    """Return why standard output and standard error lost something: each once."""
-    streams = (sys.stdout, sys.stderr)
-    faults = (stream.take_fault() for stream in streams if isinstance(stream, Output))
-    return [fault for fault in faults if fault]

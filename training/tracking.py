@@ -4,7 +4,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -12,7 +12,6 @@ from tqdm import tqdm
 
 from runtime.errors import CheckpointError
 from runtime.files import fsync, write_atomically
-from runtime.output import lost_output
 from training.checkpoint.store import Checkpoint
 from training.config.schema import TrainConfig
 from training.logs import MLflowLog, Record, SideLog, TensorBoardLog, WandbLog
@@ -72,19 +71,13 @@ class Tracker:
 
     def __init__(self, jsonl: JsonlLog, others: Mapping[str, SideLog]) -> None:
         self._jsonl, self._others = jsonl, others
-        self._step: int | None = None
 
     @property
     def run_ids(self) -> dict[str, str]:
         """Identifiers of the run in other logs, to be kept in checkpoints."""
         return {name: log.run_id for name, log in self._others.items() if log.run_id}
 
-    def log(self, records: Iterable[Record]) -> None:
-        *records, last = records
-        if lost := lost_output():
-            last = {**last, WARNINGS: [*last.get(WARNINGS, ()), *lost]}
-        self._step = last["step"]
-        records.append(last)
+    def log(self, records: Sequence[Record]) -> None:
         self._jsonl.log(records)
         for log in self._others.values():
             log.log(records)
@@ -97,8 +90,6 @@ class Tracker:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         try:
-            if self._step is not None and (lost := lost_output()):  # The last words.
-                self._jsonl.log([{"step": self._step, WARNINGS: lost}])
             self._jsonl.close()
         except CheckpointError:
             if kind is None:  # Otherwise it would hide what ends the run.

@@ -147,18 +147,6 @@ def test_the_best_evaluation_is_remembered(run: Any, monkeypatch: pytest.MonkeyP
     assert 8 in parts.steps
 
 
-def test_scores_on_other_puzzles_begin_anew(
-    run: Any, sudoku_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = iter([{"eval/exact_accuracy": score} for score in (0.8, 0.9, 0.5, 0.4)])
-    monkeypatch.setattr("evaluation.in_training.flatten", lambda _: next(results))
-    own = ["keep_best=1", "checkpoint_interval=1", f"data_path={sudoku_data}"]
-    assert run(*own, "max_steps=10").state(10)["best_score"] == 0.9
-    files = run(*own, f"data_paths_test=[{sudoku_data}]")
-    assert files.state(16)["best_score"] == 0.5
-    assert {8, 12} <= set(files.steps)
-
-
 def test_a_run_that_has_ended_stays_as_it_is(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     first = run("max_steps=6").digest()
     for stop in (6, 5):

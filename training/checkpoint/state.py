@@ -47,19 +47,9 @@ class RunState(Schema, extra="ignore"):
     weights_only: StrictBool = False
     """converted from a published file; no run can go on from it"""
 
-    @property
-    def scored_on(self) -> str:
-        """What stands for the puzzles of `score`: a run may be resumed with others."""
-        return scored_on(self.config or {})
-
     def to_json(self) -> dict[str, Any]:
         """Return what was given, ready for `state.json`."""
         return self.model_dump(exclude_unset=True)
-
-
-def scored_on(config: Mapping[str, Any]) -> str:
-    """Return what stands for the puzzles on which a run with these settings is scored."""
-    return f"{config.get('eval_split', 'test')} {config.get('data_paths_test')}"
 
 
 def parse_state(content: Mapping[str, Any], source: Path) -> RunState:

@@ -85,10 +85,9 @@ class TrainedModel:
 
     Attributes:
         weights: a checkpoint's folder, or a published file.
-        facts: of the data that it was trained on; None for a published file, which does not say.
+        facts: of the data that it was trained on; None where a published file does not say.
         step: optimizer steps done; None where the file's name does not say.
         settings: the recorded configuration as it was written, by whatever version.
-        recorded_facts: `facts`, also of a published file that we wrote.
         origin: the address on the Hub, with the commit, that it was fetched from; None: it was not.
     """
 
@@ -97,12 +96,11 @@ class TrainedModel:
     facts: DataFacts | None
     step: int | None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    recorded_facts: DataFacts | None = None
     origin: str | None = None
 
     @property
     def is_published(self) -> bool:
-        return self.facts is None
+        return self.weights.is_file()
 
     def digest(self) -> str:
         """Return the sha256 of a published file, or of a checkpoint's manifest."""
@@ -202,13 +200,13 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
         if settings is None:
             raise CheckpointError(f"{source}: has no configuration")
         run = _recorded(settings, source)
-        return TrainedModel(found.path, run, facts, found.step, settings, facts, origin)
+        return TrainedModel(found.path, run, facts, found.step, settings, origin)
     settings = read_published_config(found)
     facts = read_facts(settings.pop(FACTS_KEY, None))
     run = _recorded(settings, found.parent / CONFIG_FILE)
     named = _STEP_NAME.fullmatch(found.name.removesuffix("_ema"))
     step = int(named[1]) if named else None
-    return TrainedModel(found, run, None, step, settings, facts, origin)
+    return TrainedModel(found, run, facts, step, settings, origin)
 
 
 def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:

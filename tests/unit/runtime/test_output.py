@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from runtime.output import Output, lost_output
+from runtime.output import Output
 
 
 class Broken(io.StringIO):
@@ -32,8 +32,6 @@ def test_what_cannot_be_written_is_dropped_and_told_once(
     for _ in range(3):
         sys.stdout.write("for people\n")
     told = f"standard output cannot be written: {os.strerror(number)}"
-    assert lost_output() == [told]
-    assert lost_output() == []
     # `| head` is nothing to complain of.
     assert errors.getvalue() == ("" if number == errno.EPIPE else f"warning: {told}\n")
     broken.error = None
@@ -43,7 +41,7 @@ def test_what_cannot_be_written_is_dropped_and_told_once(
 
 PROGRAM = """
 import os, sys
-from runtime.output import guard_output, lost_output
+from runtime.output import guard_output
 guard_output()
 guarded = sys.stdout
 guard_output()
@@ -51,15 +49,13 @@ assert sys.stdout is guarded
 with open(sys.argv[1], "w") as file:
     print("\\u2581 for people", flush=True)
     print("\\u2581 for people", file=sys.stderr)
-    file.write(f"{file.fileno() > 2} {len(lost_output())}")
+    file.write(str(file.fileno() > 2))
 """
 
 
-@pytest.mark.parametrize(
-    ("shell", "lost"), [(">&- 2>&-", 2), (">&-", 1), ("> /dev/full 2>&1", 2), ("| true", None)]
-)
+@pytest.mark.parametrize("shell", [">&- 2>&-", ">&-", "> /dev/full 2>&1", "| true"])
 def test_a_process_ends_well_wherever_its_output_goes(
-    tmp_path_factory: pytest.TempPathFactory, shell: str, lost: int | None
+    tmp_path_factory: pytest.TempPathFactory, shell: str
 ) -> None:
     result = tmp_path_factory.mktemp("out") / "result"
     line = f'"$0" -c "$1" "$2" {shell}'
@@ -68,6 +64,4 @@ def test_a_process_ends_well_wherever_its_output_goes(
     ended = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr
-    is_apart, number = result.read_text().split()
-    assert is_apart == "True"  # No file got the number of a stream.
-    assert lost in (None, int(number))
+    assert result.read_text() == "True"  # No file got the number of a stream.

@@ -102,17 +102,3 @@ def test_closing_hides_no_other_error(on_full_disk: Tracker) -> None:
 def test_a_warning_is_one_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     tracking.warn("look here")
     assert capsys.readouterr() == ("", "warning: look here\n")
-
-
-def test_output_that_was_lost_is_recorded_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lost = [["standard error is closed"], [], ["standard output cannot be written: no space"]]
-    monkeypatch.setattr(tracking, "lost_output", lambda: lost.pop(0))
-    with Tracker(JsonlLog(tmp_path / "m.jsonl", None), {}) as tracker:
-        tracker.log([trained(1), trained(2) | {tracking.WARNINGS: ["the loss is flat"]}])
-        tracker.log([trained(3)])
-    _, second, third, last = lines(tmp_path / "m.jsonl")
-    assert second[tracking.WARNINGS] == ["the loss is flat", "standard error is closed"]
-    assert third == trained(3)
-    assert last == {"step": 3, tracking.WARNINGS: ["standard output cannot be written: no space"]}

@@ -67,7 +67,7 @@ def test_what_is_written_is_read_as_the_same_bytes(tmp_path: Path, name: str, em
     assert [path.name for path in written] == ["step_5", *averages, "all_config.yaml"]
     published = find_trained_model(tmp_path / "published", pytest.fail)
     assert published.is_published
-    assert (published.step, published.recorded_facts) == (5, FACTS)
+    assert (published.step, published.facts) == (5, FACTS)
     assert published.run.arch.num_prefix == trained.run.arch.num_prefix
     if name == "saved with shared levels":
         assert (published.run.arch.name, published.run.arch.no_ACT_continue) == ("trm", False)
