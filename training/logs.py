@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -26,7 +26,6 @@ Ending = type[BaseException] | None
 
 _REACH_SECONDS = 10.0
 _START_SECONDS = 60.0
-_SEND_SECONDS = 1.0  # Between two sends.
 _FINISH_SECONDS = 30.0  # What is then left to upload lies in its folder.
 _NOT_FINITE = ("nan", "inf", "-inf")  # As in metrics.jsonl.
 
@@ -40,35 +39,34 @@ class SideLog:
     Attributes:
         title: its name in warnings.
         package: what must be installed; the project's extra has the same name.
-        left_behind: what to do when it did not finish in time, behind a semicolon.
         run_id: identifies the run there, to be kept in checkpoints; None where there is none.
     """
 
     title: str
     package: str
-    left_behind = ""
     run_id: str | None = None
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn, self._is_open = warn, True
-        self._waiting: SimpleQueue[list[Record]] = SimpleQueue()
+        # Records to be sent; None: the end.
+        self._waiting: SimpleQueue[Sequence[Record] | None] = SimpleQueue()
         self._ending: Ending = None
-        self._started, self._is_ending = threading.Event(), threading.Event()
+        self._started = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
         if not self._started.wait(_START_SECONDS):
             self._leave_behind("started", _START_SECONDS)
 
-    def log(self, records: Iterable[Record]) -> None:
-        """Take records, which are sent within a second."""
+    def log(self, records: Sequence[Record]) -> None:
+        """Take records, to be sent behind those before them."""
         if self._is_open:
-            self._waiting.put(list(records))
+            self._waiting.put(records)
 
     def close(self, ending: Ending = None) -> None:
         """End the log, which has 30 s for it; `ending` is the error that ends the run."""
         self._ending = ending
         if self._is_open:
-            self._is_ending.set()
+            self._waiting.put(None)
             self._thread.join(_FINISH_SECONDS)
             if self._thread.is_alive():
                 self._leave_behind("finished", _FINISH_SECONDS)
@@ -85,16 +83,10 @@ class SideLog:
     def _work(self) -> None:
         self._guard(self._open)
         self._started.set()
-        is_ending = False
-        while self._is_open and not is_ending:
-            is_ending = self._is_ending.wait(_SEND_SECONDS)
-            records: list[Record] = []
-            while not self._waiting.empty():
-                records += self._waiting.get()
-            if records:
-                self._guard(partial(self._send, records))
-        if self._is_open:
-            self._guard(self._finish)
+        while self._is_open:
+            if (records := self._waiting.get()) is None:
+                return self._guard(self._finish)
+            self._guard(partial(self._send, records))
 
     def _open(self) -> None:
         try:
@@ -119,9 +111,8 @@ class SideLog:
             self._is_open = False
 
     def _leave_behind(self, done: str, seconds: float) -> None:
-        self._warn(
-            f"{self.title} has not {done} within {seconds:g} s and is left behind{self.left_behind}"
-        )
+        late = f"{self.title} has not {done} within {seconds:g} s and is left behind"
+        self._warn(f"{late}; metrics.jsonl has what is missing")
         self._warn, self._is_open = lambda message: None, False  # Whatever it still raises.
 
 
@@ -136,7 +127,6 @@ class WandbLog(SideLog):
     """
 
     title, package = "W&B", "wandb"
-    left_behind = "; `wandb sync` sends what is missing"
 
     def __init__(
         self, config: TrainConfig, run_dir: Path, run_id: str | None, warn: Callable[[str], None]
@@ -222,7 +212,6 @@ class MLflowLog(SideLog):
     """
 
     title, package = "MLflow", "mlflow"
-    left_behind = "; metrics.jsonl has what is missing"
 
     def __init__(
         self, config: TrainConfig, run_dir: Path, run_id: str | None, warn: Callable[[str], None]
