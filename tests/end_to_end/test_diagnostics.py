@@ -3,7 +3,6 @@ run hears nothing and a model that is broken on purpose is told so.
 """
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,6 @@ from safetensors.torch import load_file
 
 from models.registry import build_model
 from runtime.errors import NonFiniteError
-from training import diagnostics
-
-Break = Callable[[Any], None]
 
 
 @pytest.fixture
@@ -34,23 +30,6 @@ def run(tiny_settings: list[str], train: Any, files_of: Any, tmp_path: Path, cap
 def warnings_in(err: str) -> list[str]:
     lines = err.replace("\r", "\n").splitlines()
     return [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
-
-
-@pytest.fixture
-def break_model(monkeypatch: Any) -> Callable[[Break], None]:
-    """Let runs start from a model that a function has changed; faults need not last."""
-    monkeypatch.setattr(diagnostics, "PATIENCE_STEPS", 0)
-
-    def install(change: Break) -> None:
-        def build(config: Any, facts: Any) -> Any:
-            model = build_model(config, facts)
-            with torch.no_grad():
-                change(model.model.inner)
-            return model
-
-        monkeypatch.setattr("training.step.build_model", build)
-
-    return install
 
 
 # What is recorded
@@ -136,48 +115,15 @@ def test_a_head_that_never_halts_what_is_right_is_told_of(
     assert f"optimizer.groups.{head}.lr" in warning
 
 
-def say_nothing(inner: Any) -> None:
-    inner.lm_head.weight.mul_(0.001)
-
-
-def speak_of_one_token(inner: Any) -> None:
-    inner.lm_head.weight.zero_()
-    inner.lm_head.register_forward_hook(lambda module, inputs, out: out + 3 * torch.eye(8)[3])
-
-
-ALWAYS = "q_head always halts: 100.0% of the rows, although 0.0% are"
-
-
-@pytest.mark.parametrize(
-    ("change", "loss", "told"),
-    [
-        (speak_of_one_token, "act_stablemax", ["of the predicted cells are token 3"]),
-        (say_nothing, "act_stablemax", ["the logits are flat"]),
-        (lambda inner: inner.lm_head.weight.mul_(1e4), "act_softmax", ["the token logits range"]),
-        (lambda inner: inner.q_head.bias[0].fill_(5.0), "act_stablemax", [ALWAYS]),
-    ],
-)
-def test_a_broken_model_is_told_of_once(
-    run: Any, tasks_data: Path, break_model: Any, change: Break, loss: str, told: list[str]
-) -> None:
-    break_model(change)
-    frozen = [f"data_path={tasks_data}", "freeze_weights=true", "max_steps=16", f"loss={loss}"]
-    _, warnings = run(*frozen, "diagnose_interval=1")
-    assert all(words in warning for warning, words in zip(warnings, told, strict=True))
-
-
-def test_a_resumed_run_does_not_repeat_a_warning(run: Any, break_model: Any) -> None:
-    break_model(say_nothing)
-    own = ["lr=0", "diagnose_interval=1"]
-    told = [run(*own, f"max_steps={stop}")[1] for stop in (5, 9, 12)]
-    assert [len(warnings) for warnings in told] == [0, 1, 0]
-    assert "after step 6 the logits are flat" in told[1][0]
-
-
 def test_the_diagnosis_of_a_step_that_is_not_finite_names_what_was_not(
-    run: Any, break_model: Any, capsys: Any
+    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    break_model(lambda inner: inner.q_head.weight.fill_(math.nan))
+    def build(config: Any, facts: Any) -> Any:
+        model: Any = build_model(config, facts)
+        torch.nn.init.constant_(model.model.inner.q_head.weight, math.nan)
+        return model
+
+    monkeypatch.setattr("training.step.build_model", build)
     with pytest.raises(NonFiniteError):
         run("diagnose_interval=1")
     (warning,) = warnings_in(capsys.readouterr().err)

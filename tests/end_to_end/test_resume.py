@@ -206,21 +206,6 @@ def test_a_run_goes_back_to_a_step_asked_for(run: Any, capsys: pytest.CaptureFix
     assert "resumed exactly from" in capsys.readouterr().out
 
 
-def test_a_changed_setting_is_refused_unless_it_is_wanted(
-    run: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    changed = run("max_steps=3")
-    before = content(changed)
-    with pytest.raises(CheckpointError, match=r"beta2: 0\.95 -> 0\.9; lr: 0\.01 -> 0\.02"):
-        run("lr=0.02", "beta2=0.9")
-    assert content(changed) == before
-    run("lr=0.02", "resume_changed=true")
-    told = "warning: resuming a run with other settings: lr: 0.01 -> 0.02"
-    assert told in capsys.readouterr().err
-    rates = {record["step"]: record["train/lr"] for record in changed.train_records}
-    assert (rates[3], rates[4]) == (pytest.approx(0.01), pytest.approx(0.02, rel=0.05))
-
-
 def test_a_change_that_does_not_fit_leaves_the_folder_alone(run: Any) -> None:
     part = run("checkpoint_interval=1", "keep_last=3", "max_steps=3")
     before = content(part)

@@ -66,19 +66,6 @@ def test_training_batches_hold_the_fields_of_their_rows(tmp_path: Path):
         require_fields_of_rows(batch)
 
 
-def test_ranks_cut_the_fields_of_padded_evaluation_batches(tmp_path: Path):
-    dataset = PuzzleDataset([write(tmp_path)], "train", fields=["moves", "rgb"])
-    places = [(0, 1), (0, 3), (1, 3), (2, 3)]
-    whole, *parts = (
-        [b.fields for _, b, *_ in EvalBatches(dataset, global_batch_size=6, rank=r, world_size=n)]
-        for r, n in places
-    )
-    for fields, *cut in zip(whole, *parts, strict=True):
-        for name, values in fields.items():
-            np.testing.assert_array_equal(np.concatenate([part[name] for part in cut]), values)
-    assert all((values[2:] == -100).all() for values in whole[-1].values())  # 8 rows: 4 padded.
-
-
 def test_only_what_is_asked_for_is_read(tmp_path: Path):
     folder = write(tmp_path)
     twice = ["rgb", "moves", "rgb"]

@@ -66,11 +66,6 @@ class AdamATan2(Optimizer):
         # The pieces that `fused_update` steps; its first call makes them.
         self._pieces: list[Piece] = []
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state as torch does; `fused_update` joins it anew."""
-        super().load_state_dict(state_dict)
-        self._pieces = []
-
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient, one after the other."""
@@ -113,7 +108,8 @@ class AdamATan2(Optimizer):
         steps, m, v = (self._joined_state(params, key) for key in ("step", "exp_avg", "exp_avg_sq"))
         mean, make = average.joined(params).view(p.shape) if average else None, None
         tensors = p, g, m.view(p.shape), v.view(p.shape), mean
-        if _suits_cpu_kernel(tensors):
+        # The compiled pass is worth the second of its loading.
+        if p.device.type == "cpu" and p.numel() >= MIN_FOR_KERNEL:
             from training.optim.kernels import arrays_of, step_  # Numba takes a while to load.
 
             make = partial(step_, arrays_of(*tensors))
@@ -193,15 +189,3 @@ class Piece(NamedTuple):
     steps: Tensor  # All equal, since parameters of one group step together.
     average_rate: float
     make: Callable[[StepNumbers], None] | None  # The compiled pass, where that makes the step.
-
-
-def _suits_cpu_kernel(tensors: Iterable[Tensor | None]) -> bool:
-    """Return whether the compiled pass can take these, and is worth the second of its loading."""
-    return all(
-        t.numel() >= MIN_FOR_KERNEL
-        and t.device.type == "cpu"
-        and t.dtype == torch.float32
-        and t.is_contiguous()
-        for t in tensors
-        if t is not None
-    )
