@@ -27,7 +27,6 @@ Ending = type[BaseException] | None
 _REACH_SECONDS = 10.0
 _START_SECONDS = 60.0
 _FINISH_SECONDS = 30.0  # What is then left to upload lies in its folder.
-_NOT_FINITE = ("nan", "inf", "-inf")  # As in metrics.jsonl.
 
 
 class SideLog:
@@ -220,6 +219,7 @@ class MLflowLog(SideLog):
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
         os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", f"{_REACH_SECONDS:g}")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         super().__init__(warn)
 
     def _start(self) -> None:
@@ -229,15 +229,13 @@ class MLflowLog(SideLog):
         logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # It tells of each new table.
         warnings.filterwarnings("ignore", module="mlflow|sqlalchemy|alembic")
         self._client: Any = MlflowClient(self._uri())
-        # At the start a server that is not there is not asked again and again.
-        with _environment("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0"):
-            try:
-                if self.run_id is not None:
-                    return self._client.update_run(self.run_id, status="RUNNING")
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # Of a server used before.
-                    raise
-            self.run_id = self._new_run()
+        try:
+            if self.run_id is not None:
+                return self._client.update_run(self.run_id, status="RUNNING")
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # Of a server used before.
+                raise
+        self.run_id = self._new_run()
 
     def _uri(self) -> str:
         asked = self._config.logger.mlflow
@@ -286,27 +284,15 @@ class MLflowLog(SideLog):
 
 
 def _numbers(record: Record) -> Iterator[tuple[str, float]]:
-    """Yield the values that are numbers, also those that JSON has no names for."""
+    """Yield the values that are numbers."""
     for name, value in record.items():
-        if name != "step" and (isinstance(value, int | float) or value in _NOT_FINITE):
+        if name != "step" and isinstance(value, int | float):
             yield name, float(value)
 
 
 def _mlflow_name(name: str) -> str:
     """Return a name with `_` for what MLflow takes in none, such as the `@` of `pass@1`."""
     return re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)[:250]
-
-
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before
 
 
 def _has_key() -> bool:

@@ -85,7 +85,7 @@ def run_lock(run_dir: Path, instead: str = "another checkpoint_path or run_name"
             descriptor = _take(path, own)
     except OSError as error:
         reason = error.strerror or error
-        raise ConfigError(f"{run_dir}: cannot be locked: {reason}") from None
+        raise ConfigError(f"{run_dir}: cannot be written: {reason}") from None
     try:
         yield
     finally:

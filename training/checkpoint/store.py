@@ -164,14 +164,13 @@ def newest_good(run_dir: Path, warn: Callable[[str], None]) -> Checkpoint | None
     Raises:
         CheckpointError: there are checkpoints but none is good.
     """
-    failures, tried = [], set[int]()
-    while untried := {step: path for step, path in _all(run_dir).items() if step not in tried}:
-        step, path = max(untried.items())
+    failures = []
+    found = _moved_away(run_dir) | {n: checkpoint_path(run_dir, n) for n in list_steps(run_dir)}
+    for _, path in sorted(found.items(), reverse=True):
         try:
             return load_checkpoint(path)
         except CheckpointError as error:
-            tried.add(step)
-            if path.is_dir():  # A run at work removes checkpoints, and saves newer ones.
+            if path.is_dir():  # A run at work removes checkpoints.
                 failures.append(str(error))
                 warn(f"skipping a damaged checkpoint: {error}")
     if failures:
@@ -216,11 +215,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _read_state(folder: Path) -> RunState:
     return parse_state(read_json(folder / STATE), folder / STATE)
-
-
-def _all(run_dir: Path) -> dict[int, Path]:
-    """Return the checkpoints of a run by step, good or not, those moved away included."""
-    return _moved_away(run_dir) | {s: checkpoint_path(run_dir, s) for s in list_steps(run_dir)}
 
 
 def _moved_away(run_dir: Path) -> dict[int, Path]:
