@@ -26,7 +26,7 @@ from runtime.errors import ConfigError, NonFiniteError
 from runtime.ranks import Ranks, sum_in_order
 from runtime.schema import CompiledForm
 from runtime.streams import Address, torch_seed
-from training.checkpoint.start_weights import load_start_weights
+from training.checkpoint.tensors import load_start_weights
 from training.config.schema import TrainConfig
 from training.data import data_facts, published_total_steps
 from training.diagnostics import Diagnostics

@@ -4,18 +4,19 @@ any step.
 
 import sys
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from models.act import ACTLossHead
 from puzzle_dataset import Batch, TrainBatches
 from runtime.errors import CheckpointError, NonFiniteError, Preempted
+from runtime.progress import bar
 from runtime.ranks import Ranks
 from runtime.text import figures, terminal_width
 from training.checkpoint.run import Progress, RunKeeper
 from training.config.schema import TrainConfig
-from training.progress_bar import ProgressBar
 from training.step import Learner
 from training.stop_signals import StopSignals
 from training.tracking import Tracker
@@ -24,6 +25,40 @@ from training.tracking import Tracker
 Evaluate = Callable[[ACTLossHead, int, Callable[[], None]], Mapping[str, float]]
 
 SCORE = "eval/exact_accuracy"  # It ranks the checkpoints.
+
+
+class ProgressBar:
+    """Steps done, with loss, accuracy, ACT steps and speed; closed at the end of its block."""
+
+    def __init__(self, *, done: int, total: int | None, rows_per_step: int, show: bool) -> None:
+        self._rows_per_step, self._num_steps = rows_per_step, 0
+        self._started = time.monotonic()
+        self._figures: dict[str, float] = {}
+        self._bar = bar(None, "training", "steps", total=total, done=done, show=show, leave=True)
+
+    def advance(self, records: Sequence[dict[str, Any]]) -> None:
+        """Show the steps of these records, at least one."""
+        self._figures["loss"] = records[-1]["train/lm_loss"]
+        # Where nothing halted in this block, what the last one showed stays.
+        if counted := [record for record in records if record["train/count"] > 0]:
+            self._figures["exact"] = counted[-1]["train/exact_accuracy"]
+            self._figures["act"] = counted[-1]["train/steps"]
+        self._num_steps += len(records)
+        elapsed = max(time.monotonic() - self._started, 1e-9)
+        self._figures["ex/s"] = self._num_steps * self._rows_per_step / elapsed
+        shown = {name: f"{value:.3g}" for name, value in self._figures.items()}
+        self._bar.set_postfix(shown, refresh=False)
+        self._bar.update(len(records))
+
+    def finish(self) -> None:
+        """Show that all is done, at however many steps."""
+        self._bar.total = self._bar.n
+
+    def __enter__(self) -> "ProgressBar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
 
 
 @dataclass

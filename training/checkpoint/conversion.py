@@ -15,9 +15,8 @@ import yaml
 from runtime.errors import ConfigError
 from runtime.files import write_together
 from training.checkpoint import published
-from training.checkpoint.start_weights import load_weights
 from training.checkpoint.store import reading
-from training.checkpoint.tensors import COMPILED_PREFIX
+from training.checkpoint.tensors import COMPILED_PREFIX, load_weights
 from training.checkpoint.trained_model import TrainedModel
 
 

@@ -162,8 +162,7 @@ class TrainedModel:
         from models.layers import require_backend
         from models.registry import build_model
         from runtime.device import require_room
-        from training.checkpoint.start_weights import load_weights
-        from training.checkpoint.tensors import require_fit, restore_model
+        from training.checkpoint.tensors import load_weights, require_fit, restore_model
 
         require_backend(arch.attention, device)
         tensors = load_weights(self.weights, averaged=averaged)

@@ -99,7 +99,7 @@ class MuonConfig(OptimizerConfig):
 
 
 for _name, _schema, _file in (
-    ("adam_atan2", OptimizerConfig, "package_kernel"),
+    ("adam_atan2", OptimizerConfig, "adam_atan2"),
     ("adamw", OptimizerConfig, "muon"),
     ("muon", MuonConfig, "muon"),
 ):

@@ -18,10 +18,14 @@ from models.config import DataFacts
 from models.hrm.config import HRMConfig
 from models.registry import build_model
 from runtime.errors import CheckpointError
-from training.checkpoint.start_weights import load_start_weights, load_weights
 from training.checkpoint.state import RunState
 from training.checkpoint.store import MODEL, save_checkpoint
-from training.checkpoint.tensors import model_tensors, tensor_writer
+from training.checkpoint.tensors import (
+    load_start_weights,
+    load_weights,
+    model_tensors,
+    tensor_writer,
+)
 from training.checkpoint.trained_model import find_start_weights
 
 assert_equal = partial(assert_close, rtol=0, atol=0)

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from runtime.errors import ConfigError
 from training.config.schema import ParamGroupConfig
-from training.optim.adam_atan2 import AdamATan2
+from training.optim.adam_atan2 import AdamATan2, PackageAdamATan2, package_kernel
 from training.optim.ema import WeightAverage
 from training.optim.groups import GROUP_NAME, PEAK_RATE, GradientBucket, assign_groups, update_by
-from training.optim.package_kernel import PackageAdamATan2, package_kernel
 
 CPU = torch.device("cpu")
 
