@@ -1,16 +1,15 @@
 """Metrics: a line of JSON for every step, and other logs, none of which may ever stop a run."""
 
-import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from runtime.errors import CheckpointError
+from runtime.errors import CheckpointError, disk_errors
 from runtime.files import fsync, write_atomically
 from training.checkpoint.store import Checkpoint
 from training.config.schema import TrainConfig
@@ -33,14 +32,14 @@ class JsonlLog:
 
     def __init__(self, path: Path, checkpoint: Checkpoint | None) -> None:
         self.path = path
-        with self._disk():
+        with disk_errors(self.path, CheckpointError):
             kept = [] if checkpoint is None else _records_until(path, checkpoint)
             write_atomically(path, "".join(kept))
             self._file: TextIO = path.open("a")
 
     def log(self, records: Iterable[Record]) -> None:
         """Write records and hand them to the operating system."""
-        with self._disk():
+        with disk_errors(self.path, CheckpointError):
             for record in records:
                 finite = {key: _json_number(value) for key, value in record.items()}
                 self._file.write(json.dumps(finite, allow_nan=False) + "\n")
@@ -48,22 +47,13 @@ class JsonlLog:
 
     def sync(self) -> None:
         """Flush the file to the disk, before a checkpoint claims its steps."""
-        with self._disk():
+        with disk_errors(self.path, CheckpointError):
             self._file.flush()
             fsync(self.path)
 
     def close(self) -> None:
-        with self._disk(), self._file:
+        with disk_errors(self.path, CheckpointError), self._file:
             self.sync()
-
-    @contextlib.contextmanager
-    def _disk(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            reason = f"could not be written: {error.strerror or error}"
-            message = f"{self.path}: {reason}; the checkpoints are untouched"
-            raise CheckpointError(message) from error
 
 
 class Tracker:

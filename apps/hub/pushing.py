@@ -20,7 +20,7 @@ from dataset.command_line import told
 from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors
 from runtime.text import run_named, shown
 from training.checkpoint import store
-from training.checkpoint.state import RunState
+from training.checkpoint.store import RunState
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.schema import flatten
 

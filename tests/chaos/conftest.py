@@ -19,8 +19,7 @@ from harness.mutants import MUTANTS
 from harness.processes import IMPORTS, ForkServer
 
 from dataset.format.reading import load_metadata
-from training.checkpoint.state import RunState
-from training.checkpoint.store import MODEL, save_checkpoint
+from training.checkpoint.store import MODEL, RunState, save_checkpoint
 from training.checkpoint.tensors import load_weights, tensor_writer
 from training.checkpoint.trained_model import find_trained_model
 from training.data import data_facts

@@ -74,7 +74,7 @@ def saved_run(lab: Lab) -> Path:
     return lab.folder / "run"
 
 
-CHECKPOINT, METRICS = "step_9: could not be saved: ", "metrics.jsonl: could not be written: "
+CHECKPOINT, METRICS = "step_9: could not be saved: ", "metrics.jsonl: "
 
 
 def require_said(child: Child, what: str, reason: str) -> None:

@@ -14,8 +14,7 @@ from runtime.ranks import Ranks
 from runtime.text import shown
 from training.checkpoint import store, tensors
 from training.checkpoint.environment import environment_changes
-from training.checkpoint.state import RunState
-from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, Checkpoint
+from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, Checkpoint, RunState
 from training.checkpoint.tensors import load_tensors
 from training.config.schema import TrainConfig
 from training.step import Learner

@@ -14,7 +14,7 @@ from coolname import generate_slug
 from pydantic import ValidationError
 
 from models.config import DataFacts
-from runtime.errors import CheckpointError, ConfigError
+from runtime.errors import CheckpointError, ConfigError, disk_errors
 from runtime.files import sha256, write_atomically
 from runtime.text import shown
 from training.checkpoint import store
@@ -53,13 +53,11 @@ def prepare_run_dir(run_dir: Path) -> None:
     """
     try:
         str(run_dir).encode()
-        run_dir.mkdir(parents=True, exist_ok=True)
     except UnicodeEncodeError:
         told = f"checkpoint_path={shown(run_dir, 300)}: the name is not UTF-8"
         raise ConfigError(f"{told}: checkpoints could not be read there") from None
-    except OSError as error:
-        reason = error.strerror or error
-        raise ConfigError(f"checkpoint_path={run_dir}: cannot be written: {reason}") from None
+    with disk_errors(run_dir, ConfigError):
+        run_dir.mkdir(parents=True, exist_ok=True)
 
 
 def save_config(run_dir: Path, config: TrainConfig) -> None:

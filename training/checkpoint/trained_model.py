@@ -21,7 +21,7 @@ from runtime.text import shown
 from training.checkpoint import store
 from training.checkpoint.addresses import parse_address
 from training.checkpoint.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
-from training.checkpoint.state import read_facts
+from training.checkpoint.store import read_facts
 from training.config.explain import validate
 from training.config.schema import (
     DataConfig,

@@ -19,8 +19,7 @@ import pytest
 
 from runtime.errors import NonFiniteError, Preempted
 from training import logs, tracking
-from training.checkpoint.state import RunState
-from training.checkpoint.store import Checkpoint
+from training.checkpoint.store import Checkpoint, RunState
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.tracking import Tracker, open_tracker

@@ -15,8 +15,13 @@ from runtime.errors import CheckpointError, ConfigError
 from runtime.ranks import Ranks
 from training.checkpoint import run_folder
 from training.checkpoint.run_folder import prepare_run_dir, save_config, take_over, with_names
-from training.checkpoint.state import RunState
-from training.checkpoint.store import Checkpoint, list_steps, load_checkpoint, save_checkpoint
+from training.checkpoint.store import (
+    Checkpoint,
+    RunState,
+    list_steps,
+    load_checkpoint,
+    save_checkpoint,
+)
 from training.config.composition import load_config
 from training.config.schema import NEUTRAL_KEYS, TrainConfig
 
@@ -74,7 +79,7 @@ def test_a_folder_is_made_or_named(tmp_path: Path) -> None:
         assert list((tmp_path / "a" / "b").iterdir()) == []
     (tmp_path / "file").write_text("x")
     for name in ("file", "file/run", "x" * 300):
-        with pytest.raises(ConfigError, match=f"checkpoint_path={tmp_path / name}: cannot be writ"):
+        with pytest.raises(ConfigError, match=f"{tmp_path / name}: "):
             prepare_run_dir(tmp_path / name)
 
 

@@ -18,8 +18,7 @@ from models.config import DataFacts
 from models.hrm.config import HRMConfig
 from models.registry import build_model
 from runtime.errors import CheckpointError
-from training.checkpoint.state import RunState
-from training.checkpoint.store import MODEL, save_checkpoint
+from training.checkpoint.store import MODEL, RunState, save_checkpoint
 from training.checkpoint.tensors import (
     load_start_weights,
     load_weights,

@@ -13,8 +13,14 @@ from runtime import files
 from runtime.errors import CheckpointError
 from runtime.files import write_atomically
 from training.checkpoint import store
-from training.checkpoint.state import RunState
-from training.checkpoint.store import MANIFEST, STATE, list_steps, load_checkpoint, save_checkpoint
+from training.checkpoint.store import (
+    MANIFEST,
+    STATE,
+    RunState,
+    list_steps,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 FILES = ("model.bin", "carry.bin")
 

@@ -11,8 +11,7 @@ from models.config import DataFacts
 from models.heads.config import HeadsConfig
 from models.hrm.config import HRMConfig
 from runtime.errors import CheckpointError
-from training.checkpoint.state import RunState
-from training.checkpoint.store import MODEL, STATE, save_checkpoint
+from training.checkpoint.store import MODEL, STATE, RunState, save_checkpoint
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.data import how_to_build
 
