@@ -27,9 +27,6 @@ PATIENCE_STEPS = 100
 # One token dominates when anything else is predicted less than a tenth as often as it occurs: a
 # bound on the share itself would blame a model for labels that one token dominates.
 OTHERS_SHARE = 0.1
-# Share of the largest possible entropy. An untrained head, with logits of unit variance, is below
-# 0.95 under softmax and stablemax; knowing only which tokens occur at all gives 0.92 on Sudoku.
-FLAT_ENTROPY = 0.98
 # Differences of 20 settle a softmax; neighbours of 1,000 are 4 to 8 apart in bfloat16.
 LARGE_LOGIT = 1000.0
 # Halting is settled when at most one row in fifty goes against it; half of the rows right (or
@@ -53,11 +50,6 @@ FAULTS: dict[str, tuple[Callable[[Facts], bool], str]] = {
         "{top_token_share:.1%} of the predicted cells are token {top_token:.0f} (its share of the "
         "labels is {top_token_label_share:.1%}): the model says one thing for everything; a lower "
         "lr or a longer lr_warmup_steps usually helps",
-    ),
-    "flat": (
-        lambda n: n["entropy"] > FLAT_ENTROPY,
-        "the logits are flat: the entropy of the predictions is {entropy:.1%} of the largest "
-        "possible; a higher lr or a lower weight_decay usually helps",
     ),
     "large_logits": (
         lambda n: max(-n["logits_min"], n["logits_max"]) >= LARGE_LOGIT,
@@ -90,23 +82,16 @@ class Diagnostics:
     Args:
         interval: steps between diagnoses.
         warmup_steps: steps after which warnings are given; non-finite values are told before.
-        log_probs: turns logits [..., V] into log probabilities, as the loss does.
         halting_head: `q_head`, or the head that stands in for Q.
         ranks: over which numbers are gathered; every rank sees the same.
     """
 
     def __init__(
-        self,
-        *,
-        interval: int,
-        warmup_steps: int,
-        log_probs: Callable[[Tensor], Tensor],
-        halting_head: str | None = "q_head",
-        ranks: Ranks,
+        self, *, interval: int, warmup_steps: int, halting_head: str | None = "q_head", ranks: Ranks
     ) -> None:
         self.interval, self.warmup_steps = interval, warmup_steps
         self._confirmations = max(CONFIRMATIONS, math.ceil(PATIENCE_STEPS / interval))
-        self._log_probs, self._halting_head, self._ranks = log_probs, halting_head, ranks
+        self._halting_head, self._ranks = halting_head, ranks
         # Whether each fault was told, and at how many diagnoses in a row it was otherwise since.
         self._told = {name: (False, 0) for name in FAULTS}
 
@@ -123,14 +108,21 @@ class Diagnostics:
         Returns:
             sums over cells and rows, 0-dim or [V]; of rows without labels only what is not finite.
         """
-        labelled, right = labels != IGNORE_LABEL_ID, logits.argmax(-1) == labels
-        counts, rows_right = labelled.any(-1), (~labelled | right).all(-1)
+        wide, predicted = widened(logits.detach()), logits.argmax(-1)
+        finite, labelled = wide.isfinite(), labels != IGNORE_LABEL_ID
+        told = finite & (wide > NEVER / 2)  # Of tokens that the head may predict.
+        right, counts = predicted == labels, labelled.any(-1)
         none = torch.zeros_like(counts)
         q = none if q_halt_logits is None else q_halt_logits.detach()
         return {
-            **_cell_sums(logits.detach(), labels, self._log_probs),
+            "logits_min": torch.where(told, wide, math.inf).min(),
+            "logits_max": torch.where(told, wide, -math.inf).max(),
+            "logits_nonfinite": (~finite).sum(),
+            "cells_right": (labelled & right).sum(),
+            "predicted": torch.bincount(predicted[labelled].long(), minlength=logits.shape[-1]),
+            "labels": torch.bincount(labels[labelled].long(), minlength=logits.shape[-1]),
             "rows": counts.sum(),
-            "rows_right": (counts & rows_right).sum(),
+            "rows_right": (counts & (~labelled | right).all(-1)).sum(),
             "halts": (counts & (none if halts is None else halts)).sum(),
             "can_halt": counts.new_tensor(halts is not None),
             "q_nonfinite": (~q.isfinite()).sum(),
@@ -173,31 +165,6 @@ class Diagnostics:
         self._told |= {name: saved[name] for name in FAULTS if name in saved}
 
 
-def _cell_sums(
-    logits: Tensor, labels: Tensor, log_probs: Callable[[Tensor], Tensor]
-) -> dict[str, Tensor]:
-    """Sum over cells: only finite logits of tokens that the head may predict, and of the entropy
-    only cells all of whose logits are finite.
-    """
-    wide, predicted = widened(logits), logits.argmax(-1)
-    finite = wide.isfinite()
-    told = finite & (wide > NEVER / 2)
-    log_p = log_probs(torch.where(finite, wide, 0.0))
-    entropy = -(log_p.exp() * log_p).sum(-1)
-    labelled = labels != IGNORE_LABEL_ID
-    clean = labelled & finite.all(-1)
-    return {
-        "logits_min": torch.where(told, wide, math.inf).min(),
-        "logits_max": torch.where(told, wide, -math.inf).max(),
-        "logits_nonfinite": (~finite).sum(),
-        "entropy": torch.where(clean, entropy, 0.0).sum(dtype=torch.float64),
-        "clean_cells": clean.sum(),
-        "cells_right": (labelled & (predicted == labels)).sum(),
-        "predicted": torch.bincount(predicted[labelled].long(), minlength=logits.shape[-1]),
-        "labels": torch.bincount(labels[labelled].long(), minlength=logits.shape[-1]),
-    }
-
-
 def _gather(ranks: Ranks, shards: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
     """Bring the shards of all ranks to the host of every rank; returns what they come to in all,
     float64 [1] or [V] by name.
@@ -228,8 +195,6 @@ def _numbers(seen: Mapping[str, np.ndarray]) -> dict[str, float]:
         numbers["rows_right"] = one["rows_right"] / one["rows"]
         if one["can_halt"]:
             numbers["halts"] = one["halts"] / one["rows"]
-    if cells := one["clean_cells"]:
-        numbers["entropy"] = one["entropy"] / cells / math.log(len(labels))
     return numbers
 
 

@@ -136,7 +136,6 @@ class Learner:
             self.diagnostics = Diagnostics(
                 interval=config.diagnose_interval,
                 warmup_steps=config.lr_warmup_steps,
-                log_probs=model.log_probs,
                 halting_head=model.halting_head,
                 ranks=ranks,
             )

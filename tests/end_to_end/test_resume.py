@@ -11,7 +11,6 @@ from evaluation import in_training
 from models.registry import build_model
 from runtime import device
 from runtime.errors import CheckpointError
-from training.trainer import Trainer
 
 EXPLORES = "arch.halt_exploration_prob=0.5"
 SHALLOW = "{until:0.3,H_cycles:1,L_cycles:2}"
@@ -85,22 +84,6 @@ class Killed(BaseException):
     """Stands for kill -9: nothing is saved on the way out."""
 
 
-@pytest.fixture
-def kill_before(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let the trainer die before it takes a step."""
-    train_step = Trainer._train_step
-
-    def arm(step: int | None) -> None:
-        def or_die(trainer: Trainer, batch: Any) -> None:
-            if trainer.progress.step + 1 == step:
-                raise Killed
-            train_step(trainer, batch)
-
-        monkeypatch.setattr(Trainer, "_train_step", or_die)
-
-    return arm
-
-
 # Stopping
 
 
@@ -118,21 +101,6 @@ def test_stops_anywhere_change_no_bit(run: Any, settings: list[str]) -> None:
     part = run(*settings, name="parts")
     assert part.digest() == whole.digest()
     assert part.leftovers() == []
-
-
-def test_random_numbers_go_on_where_they_were(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    train_step = Trainer._train_step
-
-    def with_noise(trainer: Trainer, batch: Any) -> None:
-        with torch.no_grad():
-            z_H = trainer.learner.carry.inner["z_H"]
-            z_H.add_(torch.randn(z_H.shape))
-        train_step(trainer, batch)
-
-    monkeypatch.setattr(Trainer, "_train_step", with_noise)
-    whole = run(name="whole").digest()
-    run("max_steps=5", name="parts")
-    assert run(name="parts").digest() == whole
 
 
 def test_the_best_evaluation_is_remembered(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,16 +135,6 @@ def test_saves_and_settings_that_change_no_result_may_change(run: Any) -> None:
 
 
 # Kills
-
-
-def test_a_kill_after_an_evaluation_does_not_repeat_its_record(run: Any, kill_before: Any) -> None:
-    # The save of step 4 comes before the evaluation at step 4, which is not saved by itself.
-    kill_before(6)
-    with pytest.raises(Killed):
-        run("checkpoint_interval=4", name="killed")
-    kill_before(None)
-    records = run("checkpoint_interval=4", name="killed").eval_records
-    assert [record["step"] for record in records] == [4, 8, 12, 16]
 
 
 def test_a_kill_in_an_evaluation_loses_nothing(run: Any) -> None:

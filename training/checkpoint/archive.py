@@ -40,11 +40,7 @@ _DTYPES = {
     "torch ByteStorage": torch.uint8,
     "torch BoolStorage": torch.bool,
 }
-_DICT, _TENSOR, _PARAMETER = (
-    "collections OrderedDict",
-    "torch._utils _rebuild_tensor_v2",
-    "torch._utils _rebuild_parameter",
-)
+_DICT, _TENSOR = "collections OrderedDict", "torch._utils _rebuild_tensor_v2"
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
 
@@ -184,7 +180,7 @@ class _Program:
             case "SETITEM" | "SETITEMS":
                 items = self._since_mark() if name == "SETITEMS" else self._last(2)
                 _set_items(stack[-1], items)
-            case "GLOBAL" if argument in (*_DTYPES, _DICT, _TENSOR, _PARAMETER):
+            case "GLOBAL" if argument in (*_DTYPES, _DICT, _TENSOR):
                 stack.append(_Global(argument))
             case "BINPERSID":
                 stack.append(_storage(stack.pop()))
@@ -230,8 +226,6 @@ def _called(called: Any, arguments: Any) -> Any:
     match called, arguments:
         case _Global(name=name), () if name == _DICT:
             return {}
-        case _Global(name=name), (_Claim() as claim, bool(), dict()) if name == _PARAMETER:
-            return claim
         case (
             _Global(name=name),
             (_Storage() as storage, offset, tuple(shape), tuple(stride), bool(), dict()),
