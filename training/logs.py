@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from runtime.errors import ConfigError, Preempted
 from runtime.files import require_no_link
+from training.checkpoint.store import RunState
 from training.config.schema import TrainConfig, flatten
 
 Record = Mapping[str, Any]
@@ -35,17 +36,28 @@ class SideLog:
 
     A subclass says how to start, send and finish.
 
+    Args:
+        state: of the run that is resumed, which goes on in the same place; None: a new run.
     Attributes:
         title: its name in warnings.
         package: what must be installed; the project's extra has the same name.
+        environment: variables of the package, where they are not set.
         run_id: identifies the run there, to be kept in checkpoints; None where there is none.
     """
 
     title: str
     package: str
-    run_id: str | None = None
+    environment: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        run_dir: Path,
+        state: RunState | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._config, self._run_dir, self._state = config, run_dir, state
+        self.run_id: str | None = getattr(state, f"{self.package}_id", None)
         self._warn, self._is_open = warn, True
         # Records to be sent; None: the end.
         self._waiting: SimpleQueue[Sequence[Record] | None] = SimpleQueue()
@@ -88,6 +100,8 @@ class SideLog:
             self._guard(partial(self._send, records))
 
     def _open(self) -> None:
+        for name, value in self.environment.items():
+            os.environ.setdefault(name, value)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -116,22 +130,14 @@ class SideLog:
 
 
 class WandbLog(SideLog):
-    """Weights & Biases.
-
-    Args:
-        config: names and settings of the run; `logger.mode` auto is online when there is a key,
-            otherwise offline (`wandb sync` sends it later).
-        run_id: of the run to go on with, or None for a new one; the attribute is that of this run,
-            None when W&B is not there.
+    """Weights & Biases; with `logger.mode=auto` online when there is a key, otherwise offline
+    (`wandb sync` sends it later).
     """
 
     title, package = "W&B", "wandb"
-
-    def __init__(
-        self, config: TrainConfig, run_dir: Path, run_id: str | None, warn: Callable[[str], None]
-    ) -> None:
-        self.run_id, self._config, self._run_dir = run_id, config, run_dir
-        super().__init__(warn)
+    # Its own process, which the interpreter waits for at its exit, gives up then too. Not among the
+    # settings: older versions know none of that name.
+    environment: ClassVar = {"WANDB_FINISH_TIMEOUT": f"{_FINISH_SECONDS:g}"}
 
     def _start(self) -> None:
         import wandb
@@ -141,9 +147,6 @@ class WandbLog(SideLog):
         if mode == "auto":
             mode = "online" if _has_key() else "offline"
         self.run_id = self.run_id or secrets.token_hex(4)
-        # Its own process, which the interpreter waits for at its exit, gives up then too. Not
-        # among the settings: older versions know none of that name.
-        os.environ.setdefault("WANDB_FINISH_TIMEOUT", f"{_FINISH_SECONDS:g}")
         self._run = wandb.init(
             project=str(self._config.project_name),
             name=str(self._config.run_name),
@@ -164,30 +167,24 @@ class WandbLog(SideLog):
 
 
 class TensorBoardLog(SideLog):
-    """TensorBoard: an event file of this process in the run's folder `tensorboard/`.
-
-    Args:
-        first_step: of what goes on; readers drop older files' events from this step on.
-    """
+    """TensorBoard: an event file of this process in the run's folder `tensorboard/`."""
 
     title, package = "TensorBoard", "tensorboard"
-
-    def __init__(self, run_dir: Path, first_step: int, warn: Callable[[str], None]) -> None:
-        self._folder, self._first_step = run_dir / "tensorboard", first_step
-        super().__init__(warn)
 
     def _start(self) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        require_no_link(self._folder)
-        self._folder.mkdir(exist_ok=True)
+        folder = self._run_dir / "tensorboard"
+        require_no_link(folder)
+        folder.mkdir(exist_ok=True)
         # Readers take the files of a folder in the order of their names.
-        path = self._folder / f"events.out.tfevents.{time.time_ns()}"
+        path = folder / f"events.out.tfevents.{time.time_ns()}"
         self._writer, self._event = RecordWriter(path.open("xb", buffering=0)), Event
         self._write(file_version="brain.Event:2")
-        start = SessionLog(status=SessionLog.START)
-        self._write(step=self._first_step, session_log=start)
+        # Readers drop the events of older files from this step on.
+        first_step = self._state.step + 1 if self._state else 0
+        self._write(step=first_step, session_log=SessionLog(status=SessionLog.START))
 
     def _send(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -204,23 +201,15 @@ class TensorBoardLog(SideLog):
 class MLflowLog(SideLog):
     """MLflow: the server that `logger.mlflow.tracking_uri` or MLFLOW_TRACKING_URI names, otherwise
     a database in the run's folder.
-
-    Args:
-        config: names and settings of the run.
-        run_id: of the run to go on with, or None for a new one.
     """
 
     title, package = "MLflow", "mlflow"
-
-    def __init__(
-        self, config: TrainConfig, run_dir: Path, run_id: str | None, warn: Callable[[str], None]
-    ) -> None:
-        self.run_id, self._config, self._run_dir = run_id, config, run_dir
-        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-        os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", f"{_REACH_SECONDS:g}")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-        super().__init__(warn)
+    environment: ClassVar = {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": f"{_REACH_SECONDS:g}",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    }
 
     def _start(self) -> None:
         from mlflow import MlflowClient

@@ -91,18 +91,15 @@ class Tracker:
 
 def open_tracker(config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | None) -> Tracker:
     """Open what `config.logger` asks for; a resumed run goes on in the same files and runs."""
-    others, state = dict[str, SideLog](), checkpoint and checkpoint.state
     jsonl = JsonlLog(run_dir / METRICS_FILE, checkpoint)
-    if config.logger.name == "wandb":
-        run_id = state and state.wandb_id
-        others["wandb"] = WandbLog(config, run_dir, run_id=run_id, warn=warn)
-    if config.logger.tensorboard:
-        first_step = state.step + 1 if state else 0
-        others["tensorboard"] = TensorBoardLog(run_dir, first_step, warn)
-    if config.logger.mlflow:
-        run_id = state and state.mlflow_id
-        others["mlflow"] = MLflowLog(config, run_dir, run_id, warn)
-    return Tracker(jsonl, others)
+    logger, state = config.logger, checkpoint and checkpoint.state
+    wanted = {
+        WandbLog: logger.name == "wandb",
+        TensorBoardLog: logger.tensorboard,
+        MLflowLog: logger.mlflow is not None,
+    }
+    logs = [log for log, is_wanted in wanted.items() if is_wanted]
+    return Tracker(jsonl, {log.package: log(config, run_dir, state, warn) for log in logs})
 
 
 def warn(message: str) -> None:
