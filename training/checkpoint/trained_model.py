@@ -166,7 +166,12 @@ class TrainedModel:
 
         require_backend(arch.attention, device)
         tensors = load_weights(self.weights, averaged=averaged)
-        facts = self.facts or _facts_of_weights(self.weights, tensors, data.seq_len)
+        facts = self.facts
+        if facts is None:
+            # Published trainers did not write down how many puzzles the table is for.
+            table = tensors.get("model.inner.puzzle_emb.weights")
+            rows = len(table) if table is not None and table.ndim else 1
+            facts = replace(data, num_puzzle_identifiers=rows)
         facts = replace(facts, kind=data.kind or facts.kind)
         self.require_fit(data, source, facts)
         with torch.device("meta"):
@@ -259,13 +264,3 @@ def _recorded(config: dict[str, Any], source: Path) -> RecordedRun:
         named = shown(",".join(map(str, had)), 200) if isinstance(had, list) else ""
         hint = f"; if a plug-in is missing, add plugins=[{named}]" if named else ""
         raise CheckpointError(f"{source}: {error}{hint}") from None
-
-
-def _facts_of_weights(weights: Path, tensors: dict[str, Any], seq_len: int) -> DataFacts:
-    """Read off the weights what the published trainers did not write down."""
-    head = tensors.get("model.inner.lm_head.weight")
-    if head is None or head.ndim != 2:
-        raise CheckpointError(f"{weights}: model.inner.lm_head.weight is missing or no matrix")
-    table = tensors.get("model.inner.puzzle_emb.weights")
-    identifiers = 1 if table is None or table.ndim != 2 else table.shape[0]
-    return DataFacts(head.shape[0], seq_len, identifiers)
