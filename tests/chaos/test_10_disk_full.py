@@ -82,7 +82,7 @@ def require_said(child: Child, what: str, reason: str) -> None:
     assert child.wait() == 4, child.err
     assert what in child.error_line
     assert reason in child.error_line
-    assert child.err.count("could not be") == 1
+    assert child.err.count(reason) == 1
     assert "Traceback" not in child.err
 
 
