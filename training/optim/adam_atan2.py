@@ -55,8 +55,6 @@ class AdamATan2(Optimizer):
     Attributes:
         skip: bool [] tensor or None. While it is true, a step changes nothing, whatever the
             gradients are: no parameter, average or step count. On CUDA it is read there only.
-    Raises:
-        ValueError: a setting is out of its range, or `step` is given a closure.
     """
 
     def __init__(
@@ -66,21 +64,15 @@ class AdamATan2(Optimizer):
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.1,
     ) -> None:
-        if lr < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(
-                f"AdamATan2 needs lr >= 0, weight_decay >= 0 and betas in [0, 1); got {lr}, "
-                f"{weight_decay}, {betas}"
-            )
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
         self.skip: Tensor | None = None
         # The pieces that `fused_update` steps; its first call makes them.
         self._pieces: list[Piece] = []
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient, one after the other."""
-        if closure is not None:
-            raise ValueError("AdamATan2 takes no closure")
+        assert closure is None
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:

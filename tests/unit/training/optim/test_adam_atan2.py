@@ -81,26 +81,6 @@ def test_twenty_steps_equal_the_twin() -> None:
         torch.testing.assert_close(state["exp_avg"], averages, rtol=1e-4, atol=1e-9)
 
 
-def test_parameters_without_gradient_stay() -> None:
-    parameters = random_parameters((3,), (4,))
-    before = parameters[1].detach().clone()
-    optimizer = AdamATan2(parameters, lr=0.1)
-    set_gradients(parameters[:1], 0)
-    optimizer.step()
-    assert torch.equal(parameters[1], before)
-    assert not optimizer.state[parameters[1]]
-
-
-def test_settings_out_of_range_are_refused() -> None:
-    parameters = random_parameters((2,))
-    settings: list[Any] = [{"lr": -1.0}, {"weight_decay": -0.1}, {"betas": (0.9, 1.0)}]
-    for wrong in settings:
-        with pytest.raises(ValueError, match="AdamATan2 needs lr >= 0"):
-            AdamATan2(parameters, **wrong)
-    with pytest.raises(ValueError, match="closure"):
-        AdamATan2(parameters).step(lambda: 0.0)
-
-
 # One pass over flat buffers
 
 
