@@ -24,7 +24,7 @@ from training.checkpoint.trained_model import find_start_weights
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point, say
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
-from training.data import data_facts, open_data, require_batches, require_same_data
+from training.data import data_facts, open_data, require_batches, require_same_data, train_batches
 from training.tracking import open_tracker, warn
 
 if TYPE_CHECKING:
@@ -105,9 +105,8 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     from evaluation.outputs import OutputError
     from training.checkpoint.environment import environment, saved_compiling
     from training.checkpoint.run import Progress, RunKeeper
-    from training.profiler import StepProfiler
     from training.step import build_learner
-    from training.trainer import Trainer, build_feed
+    from training.trainer import Trainer
 
     config, checkpoint, is_main = start.config, start.checkpoint, ranks.is_main
     tell = say if is_main else lambda line: None
@@ -134,11 +133,10 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
         for path in run_folder.rename_newer(run_dir, progress.step) if checkpoint else []:
             tell(f"a later checkpoint is now called {path}")
     with open_tracker(config, run_dir, checkpoint) if is_main else nullcontext() as tracker:
-        feed = build_feed(config, start.train_set, ranks)
-        profiler = StepProfiler(run_dir, ranks, tell) if config.profile and is_main else None
+        batches = train_batches(config, start.train_set, ranks.rank, ranks.world_size)
         try:
             Trainer(
-                config, learner, feed, evaluate, keeper, progress, tracker, ranks, tell, profiler
+                config, learner, batches, evaluate, keeper, progress, tracker, ranks, tell
             ).fit()
         except OutputError as error:
             raise ConfigError(f"an evaluation's files cannot be written: {error}") from None

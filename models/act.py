@@ -338,16 +338,12 @@ class ACTLossHead(nn.Module):
         rows = {"count": counts.float()}
         for name in self.counted_metrics:
             rows[name] = torch.where(counts, judged.metrics[name].detach(), 0.0).float()
-        losses = self._weighted_losses(judged, carry.steps)
+        known = [name for name in self.loss_names if name in judged.losses]
+        losses = {name: self._weighted(name, judged.losses[name], carry.steps) for name in known}
         rows |= {f"{name}_loss": judged.losses[name].detach() for name in losses}
         metrics = {name: value.sum() for name, value in rows.items()}
         first, *others = losses.values()
         return LossOutput(carry, sum(others, first), metrics, rows, judged.outputs)
-
-    def _weighted_losses(self, judged: Judged, steps: Tensor) -> dict[str, Tensor]:
-        """Return what each loss adds to the sum, 0-dim, in that order."""
-        losses = ((name, judged.losses.get(name)) for name in self.loss_names)
-        return {n: self._weighted(n, loss, steps) for n, loss in losses if loss is not None}
 
     def _weighted(self, name: str, values: Tensor, steps: Tensor) -> Tensor:
         """Return what a loss, [B], adds to the sum, 0-dim."""
@@ -359,14 +355,6 @@ class ACTLossHead(nn.Module):
             s = self.log_variances[name]
             return weight * (torch.exp(-s) * total + s * values.shape[0])
         return total if weight == 1 else weight * total
-
-    def weighted_losses(self, output: LossOutput, states: Tensor) -> dict[str, Tensor]:
-        """Read all heads again from the answer's states [B, T, D], outside the graph of the step
-        that gave `output`; return what each loss adds to the sum.
-        """
-        again = output.outputs | self.model.inner.read(states, output.carry.examples)
-        judged = self.model.judge(self.heads.values(), output.carry, again)
-        return self._weighted_losses(judged, output.carry.steps)
 
     def learned_weights(self) -> dict[str, float]:
         """Return the factor of each loss in the sum, where they are learned."""

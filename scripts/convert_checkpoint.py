@@ -1,22 +1,18 @@
-"""Convert a checkpoint into the published format or back: python scripts/convert_checkpoint.py
-checkpoint=PATH output=FOLDER.
+"""Write a checkpoint in the published format: python scripts/convert_checkpoint.py checkpoint=PATH
+output=FOLDER.
 
-PATH is a run's folder (its newest good checkpoint), a checkpoint in it, or a published `step_N`
-file. A checkpoint of ours becomes FOLDER/step_N and all_config.yaml, with a moving average also
-step_N_ema; a published one becomes the checkpoint FOLDER/step_N of ours, for evaluation, solving
-and load_checkpoint. Every tensor keeps its bytes.
+PATH is a run's folder (its newest good checkpoint) or a checkpoint in it. FOLDER gets `step_N` and
+all_config.yaml, with a moving average also `step_N_ema`. Every tensor keeps its bytes.
 """
 
 import sys
 from pathlib import Path
 
-from dataset.format.reading import load_metadata
 from runtime.errors import ConfigError
 from runtime.schema import PluginSettings
 from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
-from training.data import data_facts
 from training.tracking import warn
 
 
@@ -24,11 +20,9 @@ class ConvertConfig(PluginSettings):
     """What `convert_checkpoint.py` is told."""
 
     checkpoint: str | None = None
-    """a run's folder (newest good checkpoint), a checkpoint in it, or a published step_N file"""
+    """a run's folder (newest good checkpoint), or a checkpoint in it"""
     output: str | None = None
     """the folder to write into"""
-    data_path: str | None = None
-    """training data of a published checkpoint; null: the recorded path"""
 
 
 def main(overrides: list[str]) -> None:
@@ -37,19 +31,14 @@ def main(overrides: list[str]) -> None:
     if config.checkpoint is None or config.output is None:
         raise ConfigError("set checkpoint=PATH (what to convert) and output=FOLDER")
     trained = find_trained_model(Path(config.checkpoint), warn)
-    output = Path(config.output)
+    if trained.is_published:
+        raise ConfigError(
+            f"{trained.weights} has the published format already; all commands read it as it is"
+        )
 
-    from training.checkpoint.conversion import from_published, to_published
+    from training.checkpoint.conversion import to_published
 
-    if not trained.is_published:
-        written = to_published(trained, output)
-    else:
-        recorded = trained.run.data_folders("train")
-        folder = config.data_path
-        if folder is None and trained.recorded_facts is None and recorded:
-            folder = recorded[0] if Path(recorded[0]).is_dir() else None
-        facts = None if folder is None else data_facts(load_metadata(Path(folder) / "train"))
-        written = [from_published(trained, facts, output)]
+    written = to_published(trained, Path(config.output))
     sys.stdout.write("".join(f"written: {path}\n" for path in written))
 
 

@@ -123,12 +123,9 @@ def require_folders(config: TrainConfig) -> None:
     """
     for path in [*config.train_paths, *config.test_paths]:
         require_folder(path, config.data)
-    builder = config.data.builder if config.data else None
-    makes_one = "--selection-size" in getattr(builder, "flags", "")  # A plug-in's may have none.
     for path in config.test_paths if config.eval_split == "selection" else ():
         if not (Path(path) / "selection").is_dir():
-            how = how_to_build(path, config.data) if makes_one else ""
-            raise DatasetError(f"{path}: there is no split selection{how or _ADD_SELECTION}")
+            raise DatasetError(f"{path}: there is no split selection{_ADD_SELECTION}")
 
 
 def require_folder(path: str, known: DataConfig | None) -> None:

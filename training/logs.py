@@ -1,31 +1,25 @@
 """Places for metrics beside `metrics.jsonl`; none of them may stop a run or hold it for long."""
 
 import contextlib
-import http.client
-import importlib.util
+import importlib
 import logging
 import netrc
 import os
 import re
 import secrets
-import subprocess
-import sys
 import threading
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from runtime.errors import ConfigError, Preempted
 from runtime.files import require_no_link
-from runtime.process import ENDS_WITH
-from runtime.text import shown
+from training.checkpoint.store import RunState
 from training.config.schema import TrainConfig, flatten
 
 Record = Mapping[str, Any]
@@ -33,11 +27,7 @@ Ending = type[BaseException] | None
 
 _REACH_SECONDS = 10.0
 _START_SECONDS = 60.0
-_SEND_SECONDS = 1.0  # Between two sends.
 _FINISH_SECONDS = 30.0  # What is then left to upload lies in its folder.
-_REPORT_SECONDS = 600.0
-_REPORT_SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "report.py"
-_NOT_FINITE = ("nan", "inf", "-inf")  # As in metrics.jsonl.
 
 
 class SideLog:
@@ -46,38 +36,48 @@ class SideLog:
 
     A subclass says how to start, send and finish.
 
+    Args:
+        state: of the run that is resumed, which goes on in the same place; None: a new run.
     Attributes:
         title: its name in warnings.
         package: what must be installed; the project's extra has the same name.
-        left_behind: what to do when it did not finish in time, behind a semicolon.
+        environment: variables of the package, where they are not set.
         run_id: identifies the run there, to be kept in checkpoints; None where there is none.
     """
 
     title: str
     package: str
-    left_behind = ""
-    run_id: str | None = None
+    environment: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        run_dir: Path,
+        state: RunState | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._config, self._run_dir, self._state = config, run_dir, state
+        self.run_id: str | None = getattr(state, f"{self.package}_id", None)
         self._warn, self._is_open = warn, True
-        self._waiting: SimpleQueue[list[Record]] = SimpleQueue()
+        # Records to be sent; None: the end.
+        self._waiting: SimpleQueue[Sequence[Record] | None] = SimpleQueue()
         self._ending: Ending = None
-        self._started, self._is_ending = threading.Event(), threading.Event()
+        self._started = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
         if not self._started.wait(_START_SECONDS):
             self._leave_behind("started", _START_SECONDS)
 
-    def log(self, records: Iterable[Record]) -> None:
-        """Take records, which are sent within a second."""
+    def log(self, records: Sequence[Record]) -> None:
+        """Take records, to be sent behind those before them."""
         if self._is_open:
-            self._waiting.put(list(records))
+            self._waiting.put(records)
 
     def close(self, ending: Ending = None) -> None:
         """End the log, which has 30 s for it; `ending` is the error that ends the run."""
         self._ending = ending
         if self._is_open:
-            self._is_ending.set()
+            self._waiting.put(None)
             self._thread.join(_FINISH_SECONDS)
             if self._thread.is_alive():
                 self._leave_behind("finished", _FINISH_SECONDS)
@@ -94,18 +94,14 @@ class SideLog:
     def _work(self) -> None:
         self._guard(self._open)
         self._started.set()
-        is_ending = False
-        while self._is_open and not is_ending:
-            is_ending = self._is_ending.wait(_SEND_SECONDS)
-            records: list[Record] = []
-            while not self._waiting.empty():
-                records += self._waiting.get()
-            if records:
-                self._guard(partial(self._send, records))
-        if self._is_open:
-            self._guard(self._finish)
+        while self._is_open:
+            if (records := self._waiting.get()) is None:
+                return self._guard(self._finish)
+            self._guard(partial(self._send, records))
 
     def _open(self) -> None:
+        for name, value in self.environment.items():
+            os.environ.setdefault(name, value)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -128,41 +124,29 @@ class SideLog:
             self._is_open = False
 
     def _leave_behind(self, done: str, seconds: float) -> None:
-        self._warn(
-            f"{self.title} has not {done} within {seconds:g} s and is left behind{self.left_behind}"
-        )
+        late = f"{self.title} has not {done} within {seconds:g} s and is left behind"
+        self._warn(f"{late}; metrics.jsonl has what is missing")
         self._warn, self._is_open = lambda message: None, False  # Whatever it still raises.
 
 
 class WandbLog(SideLog):
-    """Weights & Biases.
-
-    Args:
-        config: names and settings of the run; `logger.mode` auto is online when there is a key and
-            the server is reached within 10 s, otherwise offline (`wandb sync` sends it later).
-        run_id: of the run to go on with, or None for a new one; the attribute is that of this run,
-            None when W&B is not there.
+    """Weights & Biases; with `logger.mode=auto` online when there is a key, otherwise offline
+    (`wandb sync` sends it later).
     """
 
     title, package = "W&B", "wandb"
-    left_behind = "; `wandb sync` sends what is missing"
-
-    def __init__(
-        self, config: TrainConfig, run_dir: Path, run_id: str | None, warn: Callable[[str], None]
-    ) -> None:
-        self.run_id, self._config, self._run_dir = run_id, config, run_dir
-        super().__init__(warn)
+    # Its own process, which the interpreter waits for at its exit, gives up then too. Not among the
+    # settings: older versions know none of that name.
+    environment: ClassVar = {"WANDB_FINISH_TIMEOUT": f"{_FINISH_SECONDS:g}"}
 
     def _start(self) -> None:
         import wandb
 
         require_no_link(self._run_dir / "wandb")
         mode = self._config.logger.mode
-        online = mode == "online" or (mode == "auto" and _can_reach_server())
+        if mode == "auto":
+            mode = "online" if _has_key() else "offline"
         self.run_id = self.run_id or secrets.token_hex(4)
-        # Its own process, which the interpreter waits for at its exit, gives up then too. Not
-        # among the settings: older versions know none of that name.
-        os.environ.setdefault("WANDB_FINISH_TIMEOUT", f"{_FINISH_SECONDS:g}")
         self._run = wandb.init(
             project=str(self._config.project_name),
             name=str(self._config.run_name),
@@ -170,7 +154,7 @@ class WandbLog(SideLog):
             resume="allow",
             dir=str(self._run_dir),
             config=self._config.model_dump(mode="json"),
-            mode="online" if online else "offline",
+            mode=mode,
             settings=wandb.Settings(init_timeout=_REACH_SECONDS, silent=True),
         )
 
@@ -183,30 +167,24 @@ class WandbLog(SideLog):
 
 
 class TensorBoardLog(SideLog):
-    """TensorBoard: an event file of this process in the run's folder `tensorboard/`.
-
-    Args:
-        first_step: of what goes on; readers drop older files' events from this step on.
-    """
+    """TensorBoard: an event file of this process in the run's folder `tensorboard/`."""
 
     title, package = "TensorBoard", "tensorboard"
-
-    def __init__(self, run_dir: Path, first_step: int, warn: Callable[[str], None]) -> None:
-        self._folder, self._first_step = run_dir / "tensorboard", first_step
-        super().__init__(warn)
 
     def _start(self) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        require_no_link(self._folder)
-        self._folder.mkdir(exist_ok=True)
+        folder = self._run_dir / "tensorboard"
+        require_no_link(folder)
+        folder.mkdir(exist_ok=True)
         # Readers take the files of a folder in the order of their names.
-        path = self._folder / f"events.out.tfevents.{time.time_ns()}"
+        path = folder / f"events.out.tfevents.{time.time_ns()}"
         self._writer, self._event = RecordWriter(path.open("xb", buffering=0)), Event
         self._write(file_version="brain.Event:2")
-        start = SessionLog(status=SessionLog.START)
-        self._write(step=self._first_step, session_log=start)
+        # Readers drop the events of older files from this step on.
+        first_step = self._state.step + 1 if self._state else 0
+        self._write(step=first_step, session_log=SessionLog(status=SessionLog.START))
 
     def _send(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -223,23 +201,15 @@ class TensorBoardLog(SideLog):
 class MLflowLog(SideLog):
     """MLflow: the server that `logger.mlflow.tracking_uri` or MLFLOW_TRACKING_URI names, otherwise
     a database in the run's folder.
-
-    Args:
-        config: names and settings of the run.
-        run_id: of the run to go on with, or None for a new one.
     """
 
     title, package = "MLflow", "mlflow"
-    left_behind = "; metrics.jsonl has what is missing"
-
-    def __init__(
-        self, config: TrainConfig, run_dir: Path, run_id: str | None, warn: Callable[[str], None]
-    ) -> None:
-        self.run_id, self._config, self._run_dir = run_id, config, run_dir
-        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-        os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", f"{_REACH_SECONDS:g}")
-        super().__init__(warn)
+    environment: ClassVar = {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": f"{_REACH_SECONDS:g}",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    }
 
     def _start(self) -> None:
         from mlflow import MlflowClient
@@ -248,15 +218,13 @@ class MLflowLog(SideLog):
         logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # It tells of each new table.
         warnings.filterwarnings("ignore", module="mlflow|sqlalchemy|alembic")
         self._client: Any = MlflowClient(self._uri())
-        # At the start a server that is not there is not asked again and again.
-        with _environment("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0"):
-            try:
-                if self.run_id is not None:
-                    return self._client.update_run(self.run_id, status="RUNNING")
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # Of a server used before.
-                    raise
-            self.run_id = self._new_run()
+        try:
+            if self.run_id is not None:
+                return self._client.update_run(self.run_id, status="RUNNING")
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # Of a server used before.
+                raise
+        self.run_id = self._new_run()
 
     def _uri(self) -> str:
         asked = self._config.logger.mlflow
@@ -304,58 +272,10 @@ class MLflowLog(SideLog):
         self._client.set_terminated(str(self.run_id), status)
 
 
-class ReportLog(SideLog):
-    """The run's page `report.html`, which a process of low priority writes anew after each
-    evaluation; what comes while it is at work is left to the next one.
-
-    The process ends with this one, and its libraries are never loaded here.
-    """
-
-    title, package = "the report", "plotly"
-    left_behind = "; scripts/report.py writes it"
-
-    def __init__(self, run_dir: Path, warn: Callable[[str], None]) -> None:
-        self._command = [sys.executable, str(_REPORT_SCRIPT), "--", str(run_dir)]
-        self._is_due = False
-        super().__init__(warn)
-
-    def close(self, ending: Ending = None) -> None:
-        """End the log; a run that is asked to stop does not wait for its page."""
-        if ending is Preempted:
-            self._warn, self._is_open = lambda message: None, False
-        super().close(ending)
-
-    def _open(self) -> None:
-        if importlib.util.find_spec(self.package) is None:
-            self._warn("plotly is not installed (pip install '.[pictures]'): no report is written")
-            self._is_open = False
-
-    def _send(self, records: Sequence[Record]) -> None:
-        self._is_due = True
-        if any("train/lr" not in record for record in records):
-            self._finish()
-
-    def _finish(self) -> None:
-        if not self._is_due:
-            return
-        self._is_due = False
-        done = subprocess.run(
-            ["nice", "-n", "19", *self._command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=os.environ | {ENDS_WITH: str(os.getpid())},
-            timeout=_REPORT_SECONDS,
-        )
-        if done.returncode:
-            last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-            raise RuntimeError(shown(last, 300) or f"exit code {done.returncode}")
-
-
 def _numbers(record: Record) -> Iterator[tuple[str, float]]:
-    """Yield the values that are numbers, also those that JSON has no names for."""
+    """Yield the values that are numbers."""
     for name, value in record.items():
-        if name != "step" and (isinstance(value, int | float) or value in _NOT_FINITE):
+        if name != "step" and isinstance(value, int | float):
             yield name, float(value)
 
 
@@ -364,47 +284,12 @@ def _mlflow_name(name: str) -> str:
     return re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)[:250]
 
 
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before
-
-
-def _can_reach_server() -> bool:
-    """Return whether there is a key and the server answers within 10 s, name look-up included."""
-    url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
-    answers = []
-
-    def ask() -> None:
-        with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
-            try:
-                urllib.request.urlopen(url, timeout=_REACH_SECONDS).close()
-            except urllib.error.HTTPError as answer:
-                answer.close()  # Any answer is one.
-            answers.append(True)
-
-    return _has_key(url) and _returns_within(_REACH_SECONDS, ask) and bool(answers)
-
-
-def _returns_within(seconds: float, call: Callable[[], object]) -> bool:
-    """Call in a thread, which a slow network may outlast; returns whether it ended."""
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return not thread.is_alive()
-
-
-def _has_key(url: str) -> bool:
-    """Whether somebody is logged in at `url`, by the environment or by `wandb login`."""
+def _has_key() -> bool:
+    """Whether somebody is logged in at W&B, by the environment or by `wandb login`."""
     if os.environ.get("WANDB_API_KEY"):
         return True
-    logins, host = os.environ.get("NETRC") or Path.home() / ".netrc", urllib.parse.urlsplit(url)
-    with contextlib.suppress(OSError):
-        return netrc.netrc(logins).authenticators(host.hostname or "") is not None
+    url = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
+    with contextlib.suppress(OSError, netrc.NetrcParseError):
+        logins = netrc.netrc(os.environ.get("NETRC") or Path.home() / ".netrc")
+        return logins.authenticators(url.hostname or "") is not None
     return False

@@ -18,17 +18,17 @@ from models.metrics import mean_metrics
 from models.operations import train_step_flop
 from models.registry import build_model, compiled_forward
 from models.technique import Depth
-from puzzle_dataset import PuzzleDataset
+from puzzle_dataset import Batch, PuzzleDataset
 from runtime.compiler import Compiling, choose_compiling
 from runtime.device import require_room
 from runtime.errors import NonFiniteError
 from runtime.ranks import Ranks, sum_in_order
 from runtime.schema import CompiledForm
 from runtime.streams import Address, torch_seed
-from training.checkpoint.start_weights import load_start_weights
+from training.checkpoint.tensors import load_start_weights
 from training.config.schema import TrainConfig
 from training.data import data_facts, published_total_steps
-from training.diagnostics import Diagnostics, trunk_gradient_norms
+from training.diagnostics import Diagnostics
 from training.optim.ema import WeightAverage
 from training.optim.groups import GradientBucket, build_optimizer, groups_of, lr_factor, update_by
 from training.optim.sparse_sign_sgd import SparseSignSGD
@@ -131,7 +131,6 @@ class Learner:
             self.diagnostics = Diagnostics(
                 interval=config.diagnose_interval,
                 warmup_steps=config.lr_warmup_steps,
-                log_probs=model.log_probs,
                 halting_head=model.halting_head,
                 ranks=ranks,
             )
@@ -147,10 +146,11 @@ class Learner:
             examples[name] = cells.new_zeros((*cells.shape, channels) if channels else cells.shape)
         return examples
 
-    def step(self, step: int, batch: Examples, stop: StopSignals) -> None:
-        """Make optimizer step `step`, from 1, with this rank's rows, on its device, and note it in
-        `metrics` and `outcomes`; all ranks learn of `stop`.
+    def step(self, step: int, rows: Batch, stop: StopSignals) -> None:
+        """Make optimizer step `step`, from 1, with this rank's rows, and note it in `metrics` and
+        `outcomes`; all ranks learn of `stop`.
         """
+        batch = self.ranks.on_device(rows.arrays())
         factor = self.lr_factor(step)
         if self.at_depth:
             self.model.model.inner.depth = self.form_at(step)
@@ -205,7 +205,6 @@ class Learner:
             labels=output.carry.examples["labels"],
             q_halt_logits=output.outputs["q_halt_logits"] if self.model.halting_head else None,
             halts=self.model.model.wants_to_halt(output.outputs, output.carry.steps),
-            head_norms=trunk_gradient_norms(self.model, output, self.config.global_batch_size),
         )
 
     def _update(self, loss: Tensor, factor: float, stop: Tensor) -> tuple[Tensor, Tensor, Tensor]:

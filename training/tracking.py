@@ -1,20 +1,19 @@
 """Metrics: a line of JSON for every step, and other logs, none of which may ever stop a run."""
 
-import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from runtime.errors import CheckpointError
+from runtime.errors import CheckpointError, disk_errors
 from runtime.files import fsync, write_atomically
 from training.checkpoint.store import Checkpoint
 from training.config.schema import TrainConfig
-from training.logs import MLflowLog, Record, ReportLog, SideLog, TensorBoardLog, WandbLog
+from training.logs import MLflowLog, Record, SideLog, TensorBoardLog, WandbLog
 
 METRICS_FILE = "metrics.jsonl"
 WARNINGS = "diagnose/warnings"
@@ -33,14 +32,14 @@ class JsonlLog:
 
     def __init__(self, path: Path, checkpoint: Checkpoint | None) -> None:
         self.path = path
-        with self._disk():
+        with disk_errors(self.path, CheckpointError):
             kept = [] if checkpoint is None else _records_until(path, checkpoint)
             write_atomically(path, "".join(kept))
             self._file: TextIO = path.open("a")
 
     def log(self, records: Iterable[Record]) -> None:
         """Write records and hand them to the operating system."""
-        with self._disk():
+        with disk_errors(self.path, CheckpointError):
             for record in records:
                 finite = {key: _json_number(value) for key, value in record.items()}
                 self._file.write(json.dumps(finite, allow_nan=False) + "\n")
@@ -48,22 +47,13 @@ class JsonlLog:
 
     def sync(self) -> None:
         """Flush the file to the disk, before a checkpoint claims its steps."""
-        with self._disk():
+        with disk_errors(self.path, CheckpointError):
             self._file.flush()
             fsync(self.path)
 
     def close(self) -> None:
-        with self._disk(), self._file:
+        with disk_errors(self.path, CheckpointError), self._file:
             self.sync()
-
-    @contextlib.contextmanager
-    def _disk(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            reason = f"could not be written: {error.strerror or error}"
-            message = f"{self.path}: {reason}; the checkpoints are untouched"
-            raise CheckpointError(message) from error
 
 
 class Tracker:
@@ -101,20 +91,15 @@ class Tracker:
 
 def open_tracker(config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | None) -> Tracker:
     """Open what `config.logger` asks for; a resumed run goes on in the same files and runs."""
-    others, state = dict[str, SideLog](), checkpoint and checkpoint.state
     jsonl = JsonlLog(run_dir / METRICS_FILE, checkpoint)
-    if config.logger.name == "wandb":
-        run_id = state and state.wandb_id
-        others["wandb"] = WandbLog(config, run_dir, run_id=run_id, warn=warn)
-    if config.logger.tensorboard:
-        first_step = state.step + 1 if state else 0
-        others["tensorboard"] = TensorBoardLog(run_dir, first_step, warn)
-    if config.logger.mlflow:
-        run_id = state and state.mlflow_id
-        others["mlflow"] = MLflowLog(config, run_dir, run_id, warn)
-    if config.report:
-        others["report"] = ReportLog(run_dir, warn)
-    return Tracker(jsonl, others)
+    logger, state = config.logger, checkpoint and checkpoint.state
+    wanted = {
+        WandbLog: logger.name == "wandb",
+        TensorBoardLog: logger.tensorboard,
+        MLflowLog: logger.mlflow is not None,
+    }
+    logs = [log for log, is_wanted in wanted.items() if is_wanted]
+    return Tracker(jsonl, {log.package: log(config, run_dir, state, warn) for log in logs})
 
 
 def warn(message: str) -> None:

@@ -4,21 +4,19 @@ any step.
 
 import sys
 import time
-from collections.abc import Callable, Generator, Hashable, Mapping
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from models.act import ACTLossHead
-from models.heads.base import Examples
-from puzzle_dataset import PuzzleDataset, TrainBatches
+from puzzle_dataset import Batch, TrainBatches
 from runtime.errors import CheckpointError, NonFiniteError, Preempted
+from runtime.progress import bar
 from runtime.ranks import Ranks
 from runtime.text import figures, terminal_width
 from training.checkpoint.run import Progress, RunKeeper
 from training.config.schema import TrainConfig
-from training.data import train_batches
-from training.profiler import StepProfiler
-from training.progress_bar import ProgressBar
 from training.step import Learner
 from training.stop_signals import StopSignals
 from training.tracking import Tracker
@@ -29,24 +27,38 @@ Evaluate = Callable[[ACTLossHead, int, Callable[[], None]], Mapping[str, float]]
 SCORE = "eval/exact_accuracy"  # It ranks the checkpoints.
 
 
-class Feed:
-    """Yields what `batches` would, as tensors on the device of `ranks`."""
+class ProgressBar:
+    """Steps done, with loss, accuracy, ACT steps and speed; closed at the end of its block."""
 
-    def __init__(self, batches: TrainBatches, ranks: Ranks) -> None:
-        self.batches, self._ranks = batches, ranks
+    def __init__(self, *, done: int, total: int | None, rows_per_step: int, show: bool) -> None:
+        self._rows_per_step, self._num_steps = rows_per_step, 0
+        self._started = time.monotonic()
+        self._figures: dict[str, float] = {}
+        self._bar = bar(None, "training", "steps", total=total, done=done, show=show, leave=True)
 
-    def iterate(
-        self, iteration: int, start: int = 0
-    ) -> Generator[tuple[int, Examples], None, None]:
-        """Yield (position, examples) from `start` to the end of the iteration."""
-        for position, batch in self.batches.iterate(iteration, start):
-            yield position, self._ranks.on_device(batch.arrays())
+    def advance(self, records: Sequence[dict[str, Any]]) -> None:
+        """Show the steps of these records, at least one."""
+        self._figures["loss"] = records[-1]["train/lm_loss"]
+        # Where nothing halted in this block, what the last one showed stays.
+        if counted := [record for record in records if record["train/count"] > 0]:
+            self._figures["exact"] = counted[-1]["train/exact_accuracy"]
+            self._figures["act"] = counted[-1]["train/steps"]
+        self._num_steps += len(records)
+        elapsed = max(time.monotonic() - self._started, 1e-9)
+        self._figures["ex/s"] = self._num_steps * self._rows_per_step / elapsed
+        shown = {name: f"{value:.3g}" for name, value in self._figures.items()}
+        self._bar.set_postfix(shown, refresh=False)
+        self._bar.update(len(records))
 
+    def finish(self) -> None:
+        """Show that all is done, at however many steps."""
+        self._bar.total = self._bar.n
 
-def build_feed(config: TrainConfig, train_set: PuzzleDataset, ranks: Ranks) -> Feed:
-    """Return the feed of this rank."""
-    batches = train_batches(config, train_set, ranks.rank, ranks.world_size)
-    return Feed(batches, ranks)
+    def __enter__(self) -> "ProgressBar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
 
 
 @dataclass
@@ -57,14 +69,13 @@ class Trainer:
 
     config: TrainConfig
     learner: Learner
-    feed: Feed
+    batches: TrainBatches
     evaluate: Evaluate
     keeper: RunKeeper
     progress: Progress
     tracker: Tracker | None
     ranks: Ranks
     say: Callable[[str], None]
-    profiler: StepProfiler | None = None
     stop: StopSignals = field(default_factory=StopSignals, init=False)
     # Of the steps of this start; a new one may be compiled.
     _forms_seen: set[Hashable] = field(default_factory=set, init=False)
@@ -87,7 +98,7 @@ class Trainer:
             rows_per_step=self.config.global_batch_size,
             show=self.ranks.is_main,
         )
-        with self.stop, bar, self.profiler or nullcontext():
+        with self.stop, bar:
             while self.progress.iteration < self.config.num_iterations:
                 try:
                     stopped = self._train_iteration(bar)
@@ -122,26 +133,24 @@ class Trainer:
     def _train_iteration(self, bar: ProgressBar) -> bool:
         """Train until the next evaluation; returns True when the run has to stop before it."""
         progress, interval = self.progress, self.config.checkpoint_interval
-        with closing(self.feed.iterate(progress.iteration, progress.position)) as batches:
-            for position, batch in batches:
-                self._train_step(batch)
-                progress.position = position + 1
-                if self.learner.outcomes.check() or self._reached_max_steps():
-                    return True
-                if self.learner.metrics.full:
-                    self._log_steps(bar)
-                if interval and progress.step % interval == 0:
-                    self._log_steps(bar)
-                    self.save()
+        for position, batch in self.batches.iterate(progress.iteration, progress.position):
+            self._train_step(batch)
+            progress.position = position + 1
+            if self.learner.outcomes.check() or self._reached_max_steps():
+                return True
+            if self.learner.metrics.full:
+                self._log_steps(bar)
+            if interval and progress.step % interval == 0:
+                self._log_steps(bar)
+                self.save()
         return self.learner.outcomes.check(wait=True)
 
-    def _train_step(self, batch: Examples) -> None:
+    def _train_step(self, batch: Batch) -> None:
         step = self.progress.step + 1
         form = self.learner.form_at(step)
         self.ranks.mark(f"step {step}", long=form not in self._forms_seen)
         self._forms_seen.add(form)
-        with self.profiler.around(step) if self.profiler else nullcontext():
-            self.learner.step(step, batch, self.stop)
+        self.learner.step(step, batch, self.stop)
         self.progress.step = step
 
     def _evaluate_and_save(self) -> None:
@@ -183,11 +192,11 @@ class Trainer:
 
     def _expected_steps(self) -> int:
         """Return the step at which this start will end, if later iterations are as long as this."""
-        progress, batches = self.progress, self.feed.batches
+        progress = self.progress
         left = self.config.num_iterations - progress.iteration
         steps = progress.step - progress.position
         if left:
-            steps += left * batches.steps_per_iteration(progress.iteration)
+            steps += left * self.batches.steps_per_iteration(progress.iteration)
         return min(steps, self.config.max_steps or steps)
 
     def _reached_max_steps(self) -> bool:

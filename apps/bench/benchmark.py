@@ -30,11 +30,10 @@ import torch
 
 from dataset.format.schema import LabelField
 from dataset.format.writing import write_puzzles
-from models.heads.base import Examples
 from models.layers import require_backend
 from models.operations import Flop, count_flop
 from models.registry import arch_on_device
-from puzzle_dataset import PuzzleDataset
+from puzzle_dataset import Batch, PuzzleDataset, TrainBatches
 from runtime.device import prepare_host, resolve_device
 from runtime.errors import ConfigError, exit_code
 from runtime.files import write_atomically
@@ -42,11 +41,10 @@ from runtime.ranks import Ranks
 from runtime.text import in_columns
 from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, TrainConfig
-from training.data import data_facts
+from training.data import data_facts, train_batches
 from training.optim.groups import build_optimizer, update_by
 from training.step import build_learner
 from training.stop_signals import StopSignals
-from training.trainer import Feed, build_feed
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = {
@@ -222,10 +220,10 @@ class StepTrainer:
     def __init__(self, config: TrainConfig, dataset: PuzzleDataset, ranks: Ranks) -> None:
         self.dataset = dataset
         self.learner = build_learner(config, config.arch, dataset, ranks)
-        self.feed = build_feed(config, dataset, ranks)
+        self.batches = train_batches(config, dataset)
         self.num_steps = 0
 
-    def step(self, batch: Examples) -> None:
+    def step(self, batch: Batch) -> None:
         """Do what the training loop does for a batch."""
         self.num_steps += 1
         self.learner.step(self.num_steps, batch, StopSignals())
@@ -245,7 +243,7 @@ def stepping(config: TrainConfig, effort: Effort) -> Iterator[StepTrainer]:
 
 def activities(trainer: StepTrainer, flop: Flop) -> Iterator[Activity]:
     """Yield all that is timed of a case. In an evaluation an example takes all ACT steps."""
-    learner, batches = trainer.learner, endless(trainer.feed)
+    learner, batches = trainer.learner, endless(trainer.batches)
     config = learner.config
     yield Activity("train step", lambda: trainer.step(next(batches)), 1, 1, flop.train_step)
     call = evaluation_step(trainer, next(batches))
@@ -265,8 +263,9 @@ def activities(trainer: StepTrainer, flop: Flop) -> Iterator[Activity]:
         yield Activity("SparseSignSGD step", partial(learner.sparse.step, no_skip), 0.25)
 
 
-def evaluation_step(trainer: StepTrainer, examples: Examples) -> Callable[[], None]:
+def evaluation_step(trainer: StepTrainer, batch: Batch) -> Callable[[], None]:
     """Return a call that runs one ACT step on a batch as an evaluation does: no head is read."""
+    examples = trainer.learner.ranks.on_device(batch.arrays())
     carry = trainer.learner.model.eval().initial_carry(examples)
 
     def step() -> None:
@@ -325,11 +324,10 @@ def write_synthetic_data(folder: Path, num_groups: int, views: int) -> None:
     write_puzzles(folder / "train", inputs, labels, vocab_size=11, views=views, fields=fields)
 
 
-def endless(feed: Feed) -> Iterator[Examples]:
+def endless(batches: TrainBatches) -> Iterator[Batch]:
     for iteration in itertools.count():
-        with contextlib.closing(feed.iterate(iteration)) as batches:
-            for _, batch in batches:
-                yield batch
+        for _, batch in batches.iterate(iteration):
+            yield batch
 
 
 def describe_environment(device: str) -> dict[str, Any]:

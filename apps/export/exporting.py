@@ -137,7 +137,7 @@ def load(trained: TrainedModel, tried: "Tried", dtype: str, *, averaged: bool) -
     """Load the model, which is to compute in `dtype` on the CPU."""
     import torch
 
-    data = tried.facts or trained.recorded_facts
+    data = tried.facts or trained.facts
     assert data is not None  # Of `read_puzzles`.
     arch = trained.run.arch.model_copy(update={"forward_dtype": dtype, "attention": "auto"})
     return trained.load(arch, data, tried.source, torch.device("cpu"), averaged=averaged)

@@ -61,7 +61,7 @@ def read_puzzles(trained: TrainedModel, folder: str | None) -> Tried:
     if folder:
         require_folder(folder, None)
     elif not folders or not all((Path(each) / "test").is_dir() for each in folders):
-        if trained.recorded_facts is None:
+        if trained.facts is None:
             unsaid = f"{trained.weights} does not say how large its puzzles are"
             raise ConfigError(f"{unsaid}: add --data FOLDER")
         absent = f" ({', '.join(folders)} is not here)" if folders else ""

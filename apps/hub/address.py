@@ -44,11 +44,12 @@ class Address(NamedTuple):
 
     @property
     def folder_name(self) -> str:
+        """A name for what belongs to it on this machine."""
         return self.repo.replace("/", "--")
 
     def fetch(self) -> tuple[Path, str]:
-        """Fetch a repository's checkpoint; the folder is in the Hub's cache, named like the commit.
-        See `training.checkpoint.addresses.Address`.
+        """Fetch what is missing of a repository's checkpoint; returns its folder in the Hub's
+        cache, named like the commit, and the address with that. CheckpointError: it cannot.
         """
         folder = _downloaded(self)
         return folder, f"{SCHEME}{self.repo}@{folder.name}"

@@ -12,7 +12,7 @@ from evaluation.headline import MEASURES, Score, differs, score_of, weight_of
 from evaluation.values import items, listed
 from runtime.files import read_bounded
 from runtime.text import shown
-from training.checkpoint.state import RunState
+from training.checkpoint.store import RunState
 
 _MAX_JSON = 64 * 2**20
 _TAGS = ("recursive-reasoning", "hrm", "trm", "puzzles")

@@ -20,7 +20,7 @@ from dataset.command_line import told
 from runtime.errors import ConfigError, disk_errors
 from runtime.text import run_named, shown
 from training.checkpoint import store
-from training.checkpoint.state import RunState
+from training.checkpoint.store import RunState
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.schema import flatten
 
@@ -80,9 +80,7 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
         raise ConfigError(f"{repo}: accepted: OWNER/NAME (--revision names a branch)")
     trained = find_trained_model(run, lambda message: None)
     if trained.is_published:
-        raise ConfigError(
-            f"{trained.weights}: first make it one of ours: scripts/convert_checkpoint.py"
-        )
+        raise ConfigError(f"{trained.weights}: only checkpoints of runs made here can be pushed")
     state = store.load_checkpoint(trained.weights).state
     write_checkpoint(trained, state, folder)
     known = Known(

@@ -29,7 +29,7 @@ def kind_read_by(trained: TrainedModel) -> Kind | None:
     Raises:
         CheckpointError: none that is known.
     """
-    if (facts := trained.facts or trained.recorded_facts) is None:
+    if (facts := trained.facts) is None:
         return None
     evaluators = [evaluator.name for evaluator in trained.run.active_evaluators]
     try:

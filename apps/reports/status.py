@@ -21,8 +21,15 @@ from runtime.files import open_regular, read_bounded
 from runtime.text import shown
 from training.checkpoint.lock import LOCK_FILE, Owner
 from training.checkpoint.run_folder import CONFIG_FILE
-from training.checkpoint.state import RunState, parse_state
-from training.checkpoint.store import MANIFEST, STATE, checkpoint_path, list_steps, read_json
+from training.checkpoint.store import (
+    MANIFEST,
+    STATE,
+    RunState,
+    checkpoint_path,
+    list_steps,
+    parse_state,
+    read_json,
+)
 from training.tracking import METRICS_FILE
 
 State = Literal["running", "done", "stopped", "failed", "new"]

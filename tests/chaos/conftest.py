@@ -16,7 +16,13 @@ import pytest
 from harness import report as report_page
 from harness.lab import Lab
 from harness.mutants import MUTANTS
-from harness.processes import IMPORTS, ForkServer, convert
+from harness.processes import IMPORTS, ForkServer
+
+from dataset.format.reading import load_metadata
+from training.checkpoint.store import MODEL, RunState, save_checkpoint
+from training.checkpoint.tensors import load_weights, tensor_writer
+from training.checkpoint.trained_model import find_trained_model
+from training.data import data_facts
 
 HERE = Path(__file__).resolve().parent
 FORM = os.environ.get("CHAOS_FORM", "quick")
@@ -123,14 +129,19 @@ def torchrun(start: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def original(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder to copy: a published run, the same as a checkpoint of ours, and their data."""
     folder = tmp_path_factory.mktemp("original")
     published = HERE.parent / "parity" / "published_format"
     shutil.copytree(published / "checkpoint", folder / "published")
     shutil.copytree(published / "data", folder / "data")
-    overrides = (f"checkpoint={folder / 'published'}", f"output={folder / 'own'}")
-    fork_server.finish(convert, *overrides, f"data_path={folder / 'data'}")
+    trained = find_trained_model(folder / "published", pytest.fail)
+    facts = data_facts(load_metadata(folder / "data" / "train"))
+    config = trained.run.model_dump(mode="json")
+    state = RunState(step=7, weights_only=True, config=config, facts=facts.to_dict())
+    (folder / "own").mkdir()
+    weights = tensor_writer(load_weights(trained.weights))
+    save_checkpoint(folder / "own", state, {MODEL: weights})
     return folder
 
 

@@ -74,7 +74,7 @@ def saved_run(lab: Lab) -> Path:
     return lab.folder / "run"
 
 
-CHECKPOINT, METRICS = "step_9: could not be saved: ", "metrics.jsonl: could not be written: "
+CHECKPOINT, METRICS = "step_9: could not be saved: ", "metrics.jsonl: "
 
 
 def require_said(child: Child, what: str, reason: str) -> None:
@@ -82,7 +82,7 @@ def require_said(child: Child, what: str, reason: str) -> None:
     assert child.wait() == 4, child.err
     assert what in child.error_line
     assert reason in child.error_line
-    assert child.err.count("could not be") == 1
+    assert child.err.count(reason) == 1
     assert "Traceback" not in child.err
 
 
@@ -143,26 +143,21 @@ def test_metrics_that_are_refused_leave_no_rank_behind(lab: Lab, saved_run: Path
     lab.tally("metrics refused on the first of two ranks: the other names it and ends")
 
 
-def require_unconverted(lab: Lab, original: Path, source: str, *faults: Fault) -> None:
+def require_unconverted(lab: Lab, original: Path, *faults: Fault) -> None:
     """Convert where files may not grow, and require one line and nothing left."""
-    output = lab.folder / f"{source} converted"
-    given = (
-        f"checkpoint={original / source}",
-        f"output={output}",
-        f"data_path={original / 'data'}",
-    )
+    output = lab.folder / "converted"
+    given = (f"checkpoint={original / 'own'}", f"output={output}")
     child = lab.server.run(convert, *given, faults=[partial(limit_file_size, 2**16), *faults])
     child.require_refusal(4, "File too large")
     assert list(output.iterdir()) == []
 
 
 def test_a_conversion_on_a_disk_without_room(lab: Lab, original: Path) -> None:
-    for source in ("own", "published"):
-        require_unconverted(lab, original, source)
-    lab.tally("conversions without room, in both directions: one line, nothing left")
+    require_unconverted(lab, original)
+    lab.tally("a conversion without room: one line, nothing left")
 
 
 @pytest.mark.parametrize("mutant", mutants.params("convert_in_place"))
 def test_half_a_converted_file_is_noticed(lab: Lab, original: Path, mutant: Fault) -> None:
     with pytest.raises(AssertionError):
-        require_unconverted(lab, original, "own", mutant)
+        require_unconverted(lab, original, mutant)

@@ -23,7 +23,7 @@ from harness.damage import npy
 from harness.hostile import EVALUATES, TOUCHES, Calls, archive_of, array, safetensors, saved
 from harness.lab import Lab
 from harness.mounts import limit_memory
-from harness.processes import Child, Fault, call_main, convert, evaluate, pretrain
+from harness.processes import Child, Fault, call_main, evaluate, pretrain
 
 Call = tuple[Callable[..., None], tuple[str, ...]]
 PIPE = "a pipe"  # Which nobody writes to.
@@ -64,11 +64,6 @@ def evaluated_there(folder: Path, path: Path) -> Call:
 
 def evaluated_without_data(folder: Path, path: Path) -> Call:
     return evaluated(folder, folder / "published" / "step_7", with_data=False)
-
-
-def converted(folder: Path, path: Path) -> Call:
-    given = (f"checkpoint={folder / 'published' / 'step_7'}", f"output={folder / 'exported'}")
-    return convert, given if path.suffix else (*given, f"data_path={folder / 'data'}")
 
 
 def trained(folder: Path, path: Path, *more: str) -> Call:
@@ -201,7 +196,6 @@ YAMLS = {
 }
 BATCH = replaced("global_batch_size: 4", f"global_batch_size: {10**12}")
 HOME = replaced("data_path: data", "data_path: ${oc.env:HOME}")
-_FACTS = "\ndata_facts: {vocab_size: -5, seq_len: 81, num_puzzle_identifiers: 3}\n"
 STATE = "own/step_7/state.json"
 _LARGE = {"name": "hrm", "hidden_size": 65536, "H_layers": 1024}
 STATES = {
@@ -267,11 +261,9 @@ PAYLOADS: tuple[tuple[str, Callable[[Path, Path], Call], int, dict[str, Any]], .
     ("published/step_7", evaluated_there, 4, PICKLES),
     ("published/step_7_ema", evaluated_there, 4, SYSTEM),
     ("published/step_7", trained_from, 4, SYSTEM),
-    ("published/step_7", converted, 4, SYSTEM),
     (CONFIG, evaluated_there, 4, YAMLS),
     (CONFIG, evaluated_there, 0, {"a batch of terabytes": BATCH}),
     (CONFIG, evaluated_without_data, 3, {"an interpolation as a path": HOME}),
-    (CONFIG, converted, 2, {"no tokens": replaced("data_path:", "data_paht:", _FACTS)}),
     ("own/config.yaml", evaluated_there, 0, {"os.system, which nobody reads": CALL}),
     (STATE, evaluated_there, 4, STATES),
     ("own/step_7/MANIFEST.json", evaluated_there, 4, OPEN | ENDLESS),

@@ -17,18 +17,15 @@ from harness.processes import Fault
 from harness.trackers import stand_in_wandb
 
 import evaluate
-from dataset.format.reading import load_metadata, load_split
+from dataset.format.reading import load_split
 from evaluation.evaluators.arc import PuzzleNames, Tally, parse_tasks, submission
 from evaluation.outputs import OutputError
 from evaluation.puzzles import parse_names
 from runtime.errors import CheckpointError, ConfigError, DatasetError
-from training.checkpoint.conversion import from_published
 from training.checkpoint.run_folder import prepare_run_dir, save_config, with_names
 from training.checkpoint.store import list_steps, load_checkpoint
-from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
-from training.data import data_facts
 
 REFUSALS = (ConfigError, DatasetError, CheckpointError, OutputError)
 PLAIN = "..|.|../x|../../x|a/../../x|/|//|x/|/x|./x|..\\x|\\|C:\\x|\0|x\0|../x\0y|..\u2215x"
@@ -139,19 +136,9 @@ def as_identifier(root: Path, name: str, original: Path) -> None:
     (root / "submission.json").write_text(json.dumps(submission(tasks, votes)))
 
 
-def as_recorded_data(root: Path, name: str, original: Path) -> None:
-    """The data folder that a published run recorded: it is read, and its name becomes none."""
-    folder = shutil.copytree(original / "published", root / "published")
-    text = (folder / "all_config.yaml").read_text()
-    text = text.replace("data_path: data", f"data_path: {json.dumps(name)}")
-    (folder / "all_config.yaml").write_text(text)
-    trained = find_trained_model(folder / "step_7", pytest.fail)
-    from_published(trained, data_facts(load_metadata(original / "data" / "train")), root / "own")
-
-
 USES = (
     *(as_run_name, as_project_name, as_set_name, as_field_name, as_file_of_a_checkpoint),
-    *(as_file_of_a_data_set, as_task_name, as_identifier, as_recorded_data),
+    *(as_file_of_a_data_set, as_task_name, as_identifier),
 )
 
 

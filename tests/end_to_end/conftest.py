@@ -30,8 +30,7 @@ def save_run() -> Callable[..., Path]:
 
     from models.registry import build_model
     from puzzle_dataset import PuzzleDataset
-    from training.checkpoint.state import RunState
-    from training.checkpoint.store import MODEL, save_checkpoint
+    from training.checkpoint.store import MODEL, RunState, save_checkpoint
     from training.checkpoint.tensors import model_tensors, tensor_writer
     from training.config.schema import TrainConfig
     from training.data import data_facts

@@ -310,10 +310,9 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run(
     given = []
 
     class Recorded(WandbLog):
-        def __init__(self, *arguments: Any, run_id: str | None, **options: Any) -> None:
-            given.append(run_id)
-            self.run_id = run_id or "made-up"
-            self._is_open = False
+        def _open(self) -> None:
+            given.append(self.run_id)
+            self.run_id, self._is_open = self.run_id or "made-up", False
 
     monkeypatch.setattr("training.tracking.WandbLog", Recorded)
     assert run("logger.name=wandb", "max_steps=3").state(3)["wandb_id"] == "made-up"

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 import evaluate
 from apps.reports.writing import write_report
-from training import logs
 
 LEARNS = ("arch.mlp_t=true", "loss=act_softmax", "lr=3e-3", "epochs=48", "eval_interval=48")
 
@@ -23,54 +21,6 @@ def table_of(path: Path) -> list[dict[str, str]]:
 
 
 # A run
-
-
-def test_a_run_that_writes_its_page_computes_the_same_bits(
-    run: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("plotly", reason="plotly is not installed (pip install '.[pictures]')")
-    plain = run("diagnose_interval=1", name="plain")
-    shown = run("diagnose_interval=1", "report=true", name="shown")
-    assert "warning" not in capsys.readouterr().err
-    assert shown.digest() == plain.digest()
-    page = (shown.folder / "report.html").read_text()
-    assert "16 steps" in page
-    assert "Exact accuracy" in page
-    assert not (plain.folder / "report.html").exists()
-    state = shown.state(16)
-    assert state["seconds"] > 0
-    assert state["total_steps"] == 16
-
-
-@pytest.mark.parametrize(
-    "code", ["raise SystemExit('it is broken')", "import time; time.sleep(600)"]
-)
-def test_a_page_that_fails_or_hangs_stops_no_run(
-    run: Callable[..., Any],
-    code: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    plain = run(name="plain")
-    script = tmp_path / "script.py"
-    script.write_text(code)
-    monkeypatch.setattr(logs, "_REPORT_SCRIPT", script)
-    monkeypatch.setattr(logs, "_FINISH_SECONDS", 0.2)
-    processes: list[Any] = []
-    begin = logs.subprocess.Popen
-    monkeypatch.setattr(
-        logs.subprocess, "Popen", lambda *a, **k: processes.append(begin(*a, **k)) or processes[-1]
-    )
-    capsys.readouterr()
-    broken = run("report=true", name="broken")
-    assert broken.digest() == plain.digest()
-    warnings = [line for line in capsys.readouterr().err.splitlines() if "the report" in line]
-    assert len(warnings) == 1
-    for process in processes:
-        if process.poll() is None:  # It would end with this process.
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
 
 
 def test_warnings_stand_at_their_steps_and_resume_keeps_them(

@@ -11,7 +11,6 @@ from evaluation import measure
 from models.registry import build_model
 from runtime import device
 from runtime.errors import CheckpointError
-from training.trainer import Trainer
 
 EXPLORES = "arch.halt_exploration_prob=0.5"
 SHALLOW = "{until:0.3,H_cycles:1,L_cycles:2}"
@@ -85,22 +84,6 @@ class Killed(BaseException):
     """Stands for kill -9: nothing is saved on the way out."""
 
 
-@pytest.fixture
-def kill_before(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let the trainer die before it takes a step."""
-    train_step = Trainer._train_step
-
-    def arm(step: int | None) -> None:
-        def or_die(trainer: Trainer, batch: Any) -> None:
-            if trainer.progress.step + 1 == step:
-                raise Killed
-            train_step(trainer, batch)
-
-        monkeypatch.setattr(Trainer, "_train_step", or_die)
-
-    return arm
-
-
 # Stopping
 
 
@@ -118,21 +101,6 @@ def test_stops_anywhere_change_no_bit(run: Any, settings: list[str]) -> None:
     part = run(*settings, name="parts")
     assert part.digest() == whole.digest()
     assert part.leftovers() == []
-
-
-def test_random_numbers_go_on_where_they_were(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    train_step = Trainer._train_step
-
-    def with_noise(trainer: Trainer, batch: Any) -> None:
-        with torch.no_grad():
-            z_H = trainer.learner.carry.inner["z_H"]
-            z_H.add_(torch.randn(z_H.shape))
-        train_step(trainer, batch)
-
-    monkeypatch.setattr(Trainer, "_train_step", with_noise)
-    whole = run(name="whole").digest()
-    run("max_steps=5", name="parts")
-    assert run(name="parts").digest() == whole
 
 
 def test_the_best_evaluation_is_remembered(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,16 +149,6 @@ def test_saves_and_settings_that_change_no_result_may_change(run: Any) -> None:
 # Kills
 
 
-def test_a_kill_after_an_evaluation_does_not_repeat_its_record(run: Any, kill_before: Any) -> None:
-    # The save of step 4 comes before the evaluation at step 4, which is not saved by itself.
-    kill_before(6)
-    with pytest.raises(Killed):
-        run("checkpoint_interval=4", name="killed")
-    kill_before(None)
-    records = run("checkpoint_interval=4", name="killed").eval_records
-    assert [record["step"] for record in records] == [4, 8, 12, 16]
-
-
 def test_a_kill_in_an_evaluation_loses_nothing(run: Any) -> None:
     whole = run("checkpoint_interval=1000", name="whole")
     with patch.object(measure, "evaluate", side_effect=Killed), pytest.raises(Killed):
@@ -216,21 +174,6 @@ def test_a_run_goes_back_to_a_step_asked_for(run: Any, capsys: pytest.CaptureFix
     abandoned = {path.name for path in again.folder.glob("abandoned_*")}
     assert abandoned == {"abandoned_step_12", "abandoned_step_16"}
     assert "resumed exactly from" in capsys.readouterr().out
-
-
-def test_a_changed_setting_is_refused_unless_it_is_wanted(
-    run: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    changed = run("max_steps=3")
-    before = content(changed)
-    with pytest.raises(CheckpointError, match=r"beta2: 0\.95 -> 0\.9; lr: 0\.01 -> 0\.02"):
-        run("lr=0.02", "beta2=0.9")
-    assert content(changed) == before
-    run("lr=0.02", "resume_changed=true")
-    told = "warning: resuming a run with other settings: lr: 0.01 -> 0.02"
-    assert told in capsys.readouterr().err
-    rates = {record["step"]: record["train/lr"] for record in changed.train_records}
-    assert (rates[3], rates[4]) == (pytest.approx(0.01), pytest.approx(0.02, rel=0.05))
 
 
 def test_a_change_that_does_not_fit_leaves_the_folder_alone(run: Any) -> None:

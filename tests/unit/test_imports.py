@@ -59,7 +59,7 @@ models.config models.heads.confidence.config models.heads.config models.metrics
 pretrain puzzle_dataset runtime.errors runtime.files runtime.process runtime.schema
 runtime.streams runtime.watch
 training.checkpoint.lock training.checkpoint.published training.checkpoint.run_folder
-training.checkpoint.state training.checkpoint.store training.checkpoint.trained_model
+training.checkpoint.store training.checkpoint.trained_model
 training.config.composition training.config.schema training.data training.logs training.tracking
 apps.reports.runs apps.reports.score_arc apps.reports.writing
 apps.sweeps.folder apps.sweeps.machine apps.sweeps.programs apps.sweeps.run apps.sweeps.table

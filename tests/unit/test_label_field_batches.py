@@ -7,7 +7,7 @@ import pytest
 
 from dataset.format.schema import ARC_PALETTE, LabelField, PuzzleDatasetMetadata, PuzzleSet
 from dataset.format.writing import write_split
-from puzzle_dataset import Batch, EvalBatches, PuzzleDataset, TrainBatches
+from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 from runtime.errors import DatasetError
 
 FIELDS = {"moves": LabelField(5), "rgb": LabelField(256, channels=3, unknown_label=1)}
@@ -41,41 +41,6 @@ def moves_of(inputs: np.ndarray) -> np.ndarray:
 
 def rgb_of(inputs: np.ndarray) -> np.ndarray:
     return inputs[..., None] * np.array([1, 10, 28])
-
-
-def require_fields_of_rows(batch: Batch) -> None:
-    ignored = labels_of(batch.inputs) == 0
-    border = labels_of(batch.inputs) == 1
-    np.testing.assert_array_equal(batch.labels == -100, ignored)
-    moves = np.where(ignored, -100, moves_of(batch.inputs))
-    np.testing.assert_array_equal(batch.fields["moves"], moves)
-    rgb = np.where((ignored | border)[..., None], -100, rgb_of(batch.inputs))
-    np.testing.assert_array_equal(batch.fields["rgb"], rgb)
-    assert all(values.dtype == np.int32 for values in batch.fields.values())
-
-
-def test_training_batches_hold_the_fields_of_their_rows(tmp_path: Path):
-    dataset = PuzzleDataset([write(tmp_path)], "train", fields=["moves", "rgb"])
-    options = {"seed": 1, "global_batch_size": 4, "epochs_per_iter": 9, "world_size": 2}
-    ranks = [TrainBatches(dataset, rank=rank, **options) for rank in (0, 1)]
-    seen = [batch for batches in ranks for _, batch in batches.iterate(0)]
-    assert len(seen) > 10
-    for batch in seen:
-        assert batch.fields["rgb"].shape == (2, 6, 3)
-        require_fields_of_rows(batch)
-
-
-def test_ranks_cut_the_fields_of_padded_evaluation_batches(tmp_path: Path):
-    dataset = PuzzleDataset([write(tmp_path)], "train", fields=["moves", "rgb"])
-    places = [(0, 1), (0, 3), (1, 3), (2, 3)]
-    whole, *parts = (
-        [b.fields for _, b, *_ in EvalBatches(dataset, global_batch_size=6, rank=r, world_size=n)]
-        for r, n in places
-    )
-    for fields, *cut in zip(whole, *parts, strict=True):
-        for name, values in fields.items():
-            np.testing.assert_array_equal(np.concatenate([part[name] for part in cut]), values)
-    assert all((values[2:] == -100).all() for values in whole[-1].values())  # 8 rows: 4 padded.
 
 
 def test_only_what_is_asked_for_is_read(tmp_path: Path):

@@ -100,21 +100,6 @@ def test_batches_hold_what_the_rows_hold(dataset: PuzzleDataset):
     assert steps == batches_of(dataset).steps_per_iteration(0) > 2
 
 
-def test_every_position_can_be_resumed(dataset: PuzzleDataset):
-    whole = list(batches_of(dataset).iterate(2))
-    for start in range(len(whole) + 2):
-        rest = list(batches_of(dataset).iterate(2, start))
-        assert [position for position, _ in rest] == list(range(start, len(whole)))
-        for (_, one), (_, other) in zip(rest, whole[start:], strict=True):
-            assert_same(one, other)
-    batches = batches_of(dataset)
-    for position in reversed(range(len(whole))):
-        _, rows = next(batches.iterate_rows(2, position))
-        batch = whole[position][1]
-        np.testing.assert_array_equal(rows.rows, row_numbers(batch))
-        np.testing.assert_array_equal(rows.puzzle_identifiers, batch.puzzle_identifiers)
-
-
 @pytest.mark.parametrize("world_size", [2, 4, 8])
 def test_slices_of_the_ranks_make_the_global_batch(dataset: PuzzleDataset, world_size: int):
     ranks = [batches_of(dataset, rank=r, world_size=world_size) for r in range(world_size)]

@@ -2,31 +2,17 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-
-class Address(Protocol):
-    """Where a checkpoint is."""
-
-    @property
-    def folder_name(self) -> str:
-        """A name for what belongs to it on this machine."""
-        ...
-
-    def fetch(self) -> tuple[Path, str]:
-        """Fetch what is missing; returns the folder that holds the checkpoint, and the address with
-        its version. CheckpointError: it cannot be reached.
-        """
-        ...
-
-
-SCHEMES: dict[str, Callable[[], Callable[[str], Address | None]]] = {}
-"""By scheme what imports and returns the function that reads an address. What fetches from there
-registers it; the function raises CheckpointError for what only begins like one.
+SCHEMES: dict[str, Callable[[], Callable[[str], Any]]] = {}
+"""By scheme what imports and returns the function that reads an address, or raises CheckpointError
+for what only begins like one. What fetches from there registers it: see `apps.hub.address`.
 """
 
 
-def parse_address(path: Path | str) -> Address | None:
-    """Return what an address says; None: it is a path on this machine."""
+def parse_address(path: Path | str) -> Any:
+    """Return what an address says, such as an `apps.hub.address.Address`; None: it is a path on
+    this machine.
+    """
     scheme, slash, _ = str(path).partition(":/")
     return SCHEMES[scheme]()(str(path)) if slash and scheme in SCHEMES else None

@@ -40,11 +40,7 @@ _DTYPES = {
     "torch ByteStorage": torch.uint8,
     "torch BoolStorage": torch.bool,
 }
-_DICT, _TENSOR, _PARAMETER = (
-    "collections OrderedDict",
-    "torch._utils _rebuild_tensor_v2",
-    "torch._utils _rebuild_parameter",
-)
+_DICT, _TENSOR = "collections OrderedDict", "torch._utils _rebuild_tensor_v2"
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
 
@@ -91,15 +87,12 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
 
 def _read_archive(archive: zipfile.ZipFile, size: int) -> dict[str, Tensor]:
     entries = archive.infolist()
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+    is_compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+    if is_compressed or sum(entry.file_size for entry in entries) > size:
         raise ValueError("files in it are compressed, which torch does not do")
-    if sum(entry.file_size for entry in entries) > size:
-        raise ValueError("files in it are larger than the archive")
     pickles = [entry for entry in entries if entry.filename.rpartition("/")[2] == "data.pkl"]
-    if len(pickles) != 1:
-        raise ValueError(f"it has {len(pickles) or 'no'} data.pkl, expected one")
-    if pickles[0].file_size > _MAX_PICKLE_BYTES:
-        raise ValueError(f"its data.pkl is larger than {_MAX_PICKLE_BYTES} bytes")
+    if len(pickles) != 1 or pickles[0].file_size > _MAX_PICKLE_BYTES:
+        raise ValueError(f"it has not one data.pkl of at most {_MAX_PICKLE_BYTES} bytes")
     folder = pickles[0].filename.removesuffix("data.pkl")
     sizes = {entry.filename.removeprefix(folder): entry.file_size for entry in entries}
     if "byteorder" in sizes and archive.read(f"{folder}byteorder") != sys.byteorder.encode():
@@ -184,7 +177,7 @@ class _Program:
             case "SETITEM" | "SETITEMS":
                 items = self._since_mark() if name == "SETITEMS" else self._last(2)
                 _set_items(stack[-1], items)
-            case "GLOBAL" if argument in (*_DTYPES, _DICT, _TENSOR, _PARAMETER):
+            case "GLOBAL" if argument in (*_DTYPES, _DICT, _TENSOR):
                 stack.append(_Global(argument))
             case "BINPERSID":
                 stack.append(_storage(stack.pop()))
@@ -230,8 +223,6 @@ def _called(called: Any, arguments: Any) -> Any:
     match called, arguments:
         case _Global(name=name), () if name == _DICT:
             return {}
-        case _Global(name=name), (_Claim() as claim, bool(), dict()) if name == _PARAMETER:
-            return claim
         case (
             _Global(name=name),
             (_Storage() as storage, offset, tuple(shape), tuple(stride), bool(), dict()),

@@ -1,4 +1,4 @@
-"""Checkpoints from our format into the published one and back, tensor by tensor, bit by bit.
+"""Checkpoints of ours in the published format, tensor by tensor, bit by bit.
 
 A published folder holds `all_config.yaml` and for each checkpoint a pickled state dict `step_N`.
 Where a run keeps a moving average, it goes into a file of its own, `step_N_ema`: rename it to
@@ -11,17 +11,12 @@ from typing import Any
 
 import torch
 import yaml
-from torch import Tensor
 
-from models.config import DataFacts
-from models.registry import build_model
-from runtime.errors import ConfigError, disk_errors
+from runtime.errors import ConfigError
 from runtime.files import write_together
 from training.checkpoint import published
-from training.checkpoint.start_weights import load_weights
-from training.checkpoint.state import RunState
-from training.checkpoint.store import EMA, MODEL, checkpoint_path, reading, save_checkpoint
-from training.checkpoint.tensors import COMPILED_PREFIX, require_fit, tensor_writer
+from training.checkpoint.store import reading
+from training.checkpoint.tensors import COMPILED_PREFIX, load_weights
 from training.checkpoint.trained_model import TrainedModel
 
 
@@ -56,41 +51,6 @@ def _as_published(trained: TrainedModel, *, averaged: bool) -> bytes:
     return file.getvalue()
 
 
-def from_published(trained: TrainedModel, facts: DataFacts | None, run_dir: Path) -> Path:
-    """Write a published `step_N`, and `step_N_ema` beside it, as a checkpoint of ours.
-
-    It holds weights only: evaluate it, solve with it, or start a run from it (`load_checkpoint`).
-
-    Args:
-        facts: of the data that the model was trained on; None where `all_config.yaml` says them,
-            as those that we wrote do.
-    Raises:
-        ConfigError: `facts` is needed, or the checkpoint is there already.
-        CheckpointError: a file is damaged or does not fit, or the disk refused.
-    """
-    facts, step = facts or trained.recorded_facts, trained.step or 0
-    if facts is None:
-        untold = f"{trained.weights} does not say what data it was trained on"
-        raise ConfigError(f"{untold}: set data_path=FOLDER")
-    if checkpoint_path(run_dir, step).exists():
-        raise ConfigError(f"{checkpoint_path(run_dir, step)} is there already")
-    with torch.device("meta"):
-        model = build_model(trained.run.arch, facts)
-    files = {MODEL: _fitting(trained.weights, model)}
-    if trained.has_average:
-        tensors = _fitting(published.average_of(trained.weights), model)
-        files[EMA] = {name: tensors[name] for name, _ in model.named_parameters()}
-    with disk_errors(run_dir, ConfigError):
-        run_dir.mkdir(parents=True, exist_ok=True)
-    config = dict(trained.settings) | trained.run.model_dump(mode="json")
-    state = RunState(step=step, weights_only=True, config=config, facts=facts.to_dict())
-    writers = {
-        name: tensor_writer({key: value.contiguous() for key, value in tensors.items()})
-        for name, tensors in files.items()
-    }
-    return save_checkpoint(run_dir, state, writers)
-
-
 def _published_settings(trained: TrainedModel) -> dict[str, Any]:
     run, train = trained.run, trained.run.data_folders("train")
     settings: dict[str, Any] = {"arch": published.published_arch(run.arch)}
@@ -106,9 +66,3 @@ def _published_settings(trained: TrainedModel) -> dict[str, Any]:
             settings.setdefault(key, trained.settings[key])
     assert trained.facts is not None, "a checkpoint of ours has them"
     return settings | {published.FACTS_KEY: trained.facts.to_dict()}
-
-
-def _fitting(path: Path, model: torch.nn.Module) -> dict[str, Tensor]:
-    tensors = load_weights(path, averaged=False)
-    require_fit(model, tensors, path)
-    return tensors

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from runtime.errors import CheckpointError, ConfigError, LockedError
+from runtime.errors import CheckpointError, ConfigError, LockedError, disk_errors
 from training.checkpoint.store import read_json
 
 LOCK_FILE = ".lock"
@@ -77,15 +77,12 @@ def run_lock(run_dir: Path, instead: str = "another checkpoint_path or run_name"
         ConfigError: the folder cannot be written.
     """
     path, own = run_dir / LOCK_FILE, Owner.this_process()
-    try:
+    with disk_errors(run_dir, ConfigError):
         with tempfile.TemporaryFile(dir=run_dir) as probe:
             has_flock = _flock(probe.fileno()) is not None
         with _gate(run_dir, has_flock):
             _require_free(path, has_flock, instead)
             descriptor = _take(path, own)
-    except OSError as error:
-        reason = error.strerror or error
-        raise ConfigError(f"{run_dir}: cannot be locked: {reason}") from None
     try:
         yield
     finally:

@@ -11,11 +11,10 @@ from typing import Any
 import yaml
 
 from models.architectures import PUBLISHED_ARCHITECTURES, PUBLISHED_LOSSES, ArchConfig
-from models.config import ACTLossConfig, HeadsConfig
-from models.hrm.config import HRMConfig
 from runtime.errors import CheckpointError, ConfigError
 from runtime.files import read_bounded
 from runtime.text import shown
+from training.config.schema import flatten
 
 CONFIG_FILE = "all_config.yaml"
 FACTS_KEY = "data_facts"  # Ours: what the model must know of its data, which theirs do not record.
@@ -42,8 +41,6 @@ _SHARED = dict.fromkeys(
     "forward_dtype": "bfloat16",
 }
 _HRM = dict.fromkeys(("H_cycles", "L_cycles", "H_layers", "L_layers"), _NEEDED) | _SHARED
-# What our schemas have and some published classes lack, at the value that those amount to.
-_SWITCHES = {"mlp_t": False, "puzzle_emb_len": 0, "no_ACT_continue": False}
 _TRM = _HRM | {"mlp_t": False, "puzzle_emb_len": 16, "no_ACT_continue": True, "H_layers": 0}
 _CLASSES: dict[str, dict[str, Any]] = {
     "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1": _HRM,
@@ -104,45 +101,36 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
     """Say an architecture of ours in the published terms, for `all_config.yaml`.
 
     Raises:
-        ConfigError: no published class computes this; names the setting.
+        ConfigError: no published class computes this; names the settings.
     """
-    if arch.name not in PUBLISHED_ARCHITECTURES.values():
-        raise ConfigError(f"arch.name={arch.name}: no published class is this architecture")
-    _require_published_heads(arch)
-    for name in arch.techniques.in_evaluations:
-        raise ConfigError(f"arch.techniques.{name}: no published class has this technique")
-    ours = {"name", "heads", "loss", "attention", "techniques"}
-    settings = arch.model_dump(mode="json", exclude=ours)
-    if isinstance(arch, HRMConfig) and settings.pop("gradient") != "last_step":
-        raise ConfigError(f"arch.gradient={arch.gradient}: no published architecture has this")
-    if arch.num_prefix in (0, -(-arch.puzzle_emb_ndim // arch.hidden_size)):
-        settings["puzzle_emb_len"] = 0  # As many positions as the width needs.
     if arch.name == "transformer" and arch.pos_encodings == "none":
         raise ConfigError("arch.pos_encodings=none: the published transformer has positions")
-    # What none of their classes has is, by our default, as they do it.
-    defaults = {key: field.default for key, field in type(arch).model_fields.items()} | _SWITCHES
-    unlike: dict[str, Any] = {}
+    for name in arch.techniques.in_evaluations:
+        raise ConfigError(f"arch.techniques.{name}: no published class has this technique")
+    settings, unlike = arch.model_dump(mode="json"), [f"arch.name={arch.name}"]
+    if arch.num_prefix in (0, -(-arch.puzzle_emb_ndim // arch.hidden_size)):
+        settings["puzzle_emb_len"] = 0  # As many positions as the width needs.
+    loss = {"loss_type": arch.loss.loss_type}
     for name, known in _CLASSES.items():
-        if PUBLISHED_ARCHITECTURES[name] != arch.name:
-            continue
-        further = {key: value for key, value in settings.items() if key not in known}
-        unlike = {key: value for key, value in further.items() if value != defaults[key]}
-        if not unlike:
-            loss_name = {own: theirs for theirs, own in PUBLISHED_LOSSES.items()}[arch.loss.name]
-            loss = {"name": loss_name, "loss_type": arch.loss.loss_type}
-            kept = {key: value for key, value in settings.items() if key in known}
-            return {"name": name, "loss": loss, **kept}
-    settings_unlike = ", ".join(f"arch.{key}={value}" for key, value in unlike.items())
-    raise ConfigError(f"no published class of this architecture has {settings_unlike}")
+        if PUBLISHED_ARCHITECTURES[name] == arch.name:
+            kept = {key: settings[key] for key in known if key in settings}
+            read = _translate_arch({"name": name, **kept}, Path(CONFIG_FILE))
+            unlike = _unlike(arch, type(arch).model_validate(read | {"loss": loss}))
+            if not unlike:
+                (loss_name,) = PUBLISHED_LOSSES
+                return {"name": name, "loss": {"name": loss_name, **loss}, **kept}
+    raise ConfigError(f"no published class has {', '.join(unlike)}")
 
 
-def _require_published_heads(arch: ArchConfig) -> None:
-    heads = HeadsConfig()
-    loss = ACTLossConfig(loss_type=arch.loss.loss_type)  # Which is recorded.
-    unlike = [f"arch.heads.{key}" for key, own in arch.heads if own != getattr(heads, key)]
-    unlike += [f"arch.loss.{key}" for key, own in arch.loss if own != getattr(loss, key, None)]
-    if unlike:
-        raise ConfigError(f"no published class has what is set in {', '.join(unlike)}")
+def _unlike(arch: ArchConfig, read: ArchConfig) -> list[str]:
+    """Return the settings in which `arch` differs from what is `read` of its published terms."""
+    neutral = {"attention", "techniques", "puzzle_emb_len"}
+    own, theirs = (
+        dict(flatten(each.model_dump(exclude=neutral) | {"puzzle_emb_len": each.num_prefix}))
+        for each in (arch, read)
+    )
+    differing = (key for key in own.keys() | theirs.keys() if own.get(key) != theirs.get(key))
+    return sorted(f"arch.{key}={own.get(key)}" for key in differing)
 
 
 class PlainLoader(yaml.SafeLoader):

@@ -14,8 +14,7 @@ from runtime.ranks import Ranks
 from runtime.text import shown
 from training.checkpoint import store, tensors
 from training.checkpoint.environment import environment_changes
-from training.checkpoint.state import RunState, scored_on
-from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, Checkpoint
+from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, Checkpoint, RunState
 from training.checkpoint.tensors import load_tensors
 from training.config.schema import TrainConfig
 from training.step import Learner
@@ -154,10 +153,8 @@ class RunKeeper:
         say(f"resumed {exactly} from {path} at step {state.step}")
         if self.ranks.is_main:
             store.remove_leftovers(self.run_dir)
-        same_puzzles = state.scored_on == scored_on(self.config.model_dump(mode="json"))
-        best_score = state.best_score if same_puzzles else None
         seconds = state.seconds or 0.0
-        return Progress(state.step, state.iteration, state.position, best_score, seconds)
+        return Progress(state.step, state.iteration, state.position, state.best_score, seconds)
 
 
 def _tensors_of(learner: Learner) -> dict[str, dict[str, Tensor]]:

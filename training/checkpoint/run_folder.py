@@ -3,7 +3,6 @@
 Imports no torch.
 """
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -15,7 +14,7 @@ from coolname import generate_slug
 from pydantic import ValidationError
 
 from models.config import DataFacts
-from runtime.errors import CheckpointError, ConfigError
+from runtime.errors import CheckpointError, ConfigError, disk_errors
 from runtime.files import sha256, write_atomically
 from runtime.text import shown
 from training.checkpoint import store
@@ -47,26 +46,18 @@ def with_names(config: TrainConfig) -> TrainConfig:
 
 
 def prepare_run_dir(run_dir: Path) -> None:
-    """Create the run's folder and prove that it can be written, and found again.
+    """Create the run's folder, whose lock then proves that it can be written.
 
     Raises:
-        ConfigError: it cannot; names the path.
+        ConfigError: it cannot, or could not be found again; names the path.
     """
     try:
         str(run_dir).encode()
     except UnicodeEncodeError:
         told = f"checkpoint_path={shown(run_dir, 300)}: the name is not UTF-8"
         raise ConfigError(f"{told}: checkpoints could not be read there") from None
-    probe = run_dir / f".probe.{os.getpid()}"
-    try:
+    with disk_errors(run_dir, ConfigError):
         run_dir.mkdir(parents=True, exist_ok=True)
-        # Never through a link that somebody left there.
-        probe.unlink(missing_ok=True)
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        reason = error.strerror or error
-        raise ConfigError(f"checkpoint_path={run_dir}: cannot be written: {reason}") from None
 
 
 def save_config(run_dir: Path, config: TrainConfig) -> None:

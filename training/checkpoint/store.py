@@ -15,12 +15,15 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, ValidationError
+
+from models.config import DataFacts
 from runtime.errors import CheckpointError, disk_errors
 from runtime.files import fsync, put_back, read_bounded, sha256, swap_into_place
-from runtime.text import shown
-from training.checkpoint.state import RunState, parse_state
+from runtime.schema import CountOrZero, NonNegativeFloat, Schema, StrictBool
+from runtime.text import quoted, shown
 
 MANIFEST = "MANIFEST.json"
 STATE = "state.json"
@@ -35,7 +38,46 @@ _STEP_FOLDER = re.compile(r"step_(0|[1-9][0-9]*)")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _MAX_JSON_BYTES = 16 * 2**20
 
+_Score = Annotated[float, Field(strict=True)]
+_Text = Annotated[str, Field(strict=True)]
 FileWriter = Callable[[Path], object]
+
+
+class RunState(Schema, extra="ignore"):
+    """Where a run stands, beside its tensors. All but `step` may be missing: shared weights have
+    little of it, and older versions wrote less.
+    """
+
+    step: CountOrZero
+    """optimizer steps done"""
+    iteration: CountOrZero | None = None
+    """iterations done (epochs between two evaluations)"""
+    position: CountOrZero | None = None
+    """batches done in the present iteration"""
+    total_steps: CountOrZero | None = None
+    """steps that the schedule counts"""
+    seconds: NonNegativeFloat | None = None
+    """that the process was at work to get here, over all starts"""
+    best_score: _Score | None = None
+    score: _Score | None = None
+    """exact accuracy of the evaluation at this step, if there was one"""
+    permanent: StrictBool = False
+    """never to be pruned"""
+    config: dict[str, Any] | None = None
+    """settings, as the run's version wrote them"""
+    facts: dict[str, Any] | None = None
+    data_fingerprint: _Text | None = None
+    """sha256 of the training data"""
+    environment: dict[str, Any] = {}
+    diagnostics: dict[str, Any] | None = None
+    wandb_id: _Text | None = None
+    mlflow_id: _Text | None = None
+    weights_only: StrictBool = False
+    """without optimizer and position, as on the Hub; no run can go on from it"""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was given, ready for `state.json`."""
+        return self.model_dump(exclude_unset=True)
 
 
 @dataclass(frozen=True)
@@ -164,14 +206,13 @@ def newest_good(run_dir: Path, warn: Callable[[str], None]) -> Checkpoint | None
     Raises:
         CheckpointError: there are checkpoints but none is good.
     """
-    failures, tried = [], set[int]()
-    while untried := {step: path for step, path in _all(run_dir).items() if step not in tried}:
-        step, path = max(untried.items())
+    failures = []
+    found = _moved_away(run_dir) | {n: checkpoint_path(run_dir, n) for n in list_steps(run_dir)}
+    for _, path in sorted(found.items(), reverse=True):
         try:
             return load_checkpoint(path)
         except CheckpointError as error:
-            tried.add(step)
-            if path.is_dir():  # A run at work removes checkpoints, and saves newer ones.
+            if path.is_dir():  # A run at work removes checkpoints.
                 failures.append(str(error))
                 warn(f"skipping a damaged checkpoint: {error}")
     if failures:
@@ -183,20 +224,15 @@ def prune(run_dir: Path, *, keep_last: int, keep_best: int) -> None:
     """Delete the checkpoints that neither are permanent nor among the last or the best.
 
     `state.json` says whether a checkpoint is permanent and, in `score`, how good its evaluation was
-    (higher is better); scores are compared with those on the same puzzles. A checkpoint whose state
-    cannot be read is left for people to look at.
+    (higher is better). A checkpoint whose state cannot be read is left for people to look at.
     """
     states = {}
     for step in list_steps(run_dir):
         with contextlib.suppress(CheckpointError):
             states[step] = _read_state(checkpoint_path(run_dir, step))
-    scored: dict[str, list[tuple[float, int]]] = {}
-    for step, state in states.items():
-        if state.score is not None:
-            scored.setdefault(state.scored_on, []).append((state.score, step))
-    kept = set(list(states)[-keep_last:])
-    for scores in scored.values():
-        kept.update(step for _, step in sorted(scores, reverse=True)[:keep_best])
+    scored = [(state.score, step) for step, state in states.items() if state.score is not None]
+    best = sorted(scored, reverse=True)[:keep_best]
+    kept = {*list(states)[-keep_last:], *(step for _, step in best)}
     for step, state in states.items():
         if step not in kept and not state.permanent:
             remove_checkpoint(checkpoint_path(run_dir, step))
@@ -219,13 +255,36 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def parse_state(content: Mapping[str, Any], source: Path) -> RunState:
+    """Check what was read from `source`; CheckpointError names it, the key and the value."""
+    try:
+        return RunState.model_validate({"step": None} | dict(content))
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+    expected = fault["msg"].replace("Input should be", "expected")
+    raise CheckpointError(f"{source}: {fault['loc'][0]} is {quoted(fault['input'])}, {expected}")
+
+
+_Size = Annotated[int, Field(strict=True, ge=1, lt=2**31)]  # What data sets may say.
+
+
+class _Facts(Schema, extra="ignore"):
+    vocab_size: _Size
+    seq_len: _Size
+    num_puzzle_identifiers: _Size
+    fields: dict[str, tuple[_Size, Annotated[int, Field(strict=True, ge=0, lt=2**31)]]] = {}
+
+
+def read_facts(recorded: object) -> DataFacts | None:
+    """Return recorded facts of a data set, None where these are none."""
+    try:
+        return DataFacts(**dict(_Facts.model_validate(recorded)))
+    except ValidationError:
+        return None
+
+
 def _read_state(folder: Path) -> RunState:
     return parse_state(read_json(folder / STATE), folder / STATE)
-
-
-def _all(run_dir: Path) -> dict[int, Path]:
-    """Return the checkpoints of a run by step, good or not, those moved away included."""
-    return _moved_away(run_dir) | {s: checkpoint_path(run_dir, s) for s in list_steps(run_dir)}
 
 
 def _moved_away(run_dir: Path) -> dict[int, Path]:

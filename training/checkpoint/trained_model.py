@@ -21,7 +21,7 @@ from runtime.text import shown
 from training.checkpoint import store
 from training.checkpoint.addresses import parse_address
 from training.checkpoint.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
-from training.checkpoint.state import read_facts
+from training.checkpoint.store import read_facts
 from training.config.explain import validate
 from training.config.schema import (
     DataConfig,
@@ -85,10 +85,9 @@ class TrainedModel:
 
     Attributes:
         weights: a checkpoint's folder, or a published file.
-        facts: of the data that it was trained on; None for a published file, which does not say.
+        facts: of the data that it was trained on; None where a published file does not say.
         step: optimizer steps done; None where the file's name does not say.
         settings: the recorded configuration as it was written, by whatever version.
-        recorded_facts: `facts`, also of a published file that we wrote.
         origin: the address on the Hub, with the commit, that it was fetched from; None: it was not.
     """
 
@@ -97,12 +96,11 @@ class TrainedModel:
     facts: DataFacts | None
     step: int | None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    recorded_facts: DataFacts | None = None
     origin: str | None = None
 
     @property
     def is_published(self) -> bool:
-        return self.facts is None
+        return self.weights.is_file()
 
     def digest(self) -> str:
         """Return the sha256 of a published file, or of a checkpoint's manifest."""
@@ -164,12 +162,16 @@ class TrainedModel:
         from models.layers import require_backend
         from models.registry import build_model
         from runtime.device import require_room
-        from training.checkpoint.start_weights import load_weights
-        from training.checkpoint.tensors import require_fit, restore_model
+        from training.checkpoint.tensors import load_weights, require_fit, restore_model
 
         require_backend(arch.attention, device)
         tensors = load_weights(self.weights, averaged=averaged)
-        facts = self.facts or _facts_of_weights(self.weights, tensors, data.seq_len)
+        facts = self.facts
+        if facts is None:
+            # Published trainers did not write down how many puzzles the table is for.
+            table = tensors.get("model.inner.puzzle_emb.weights")
+            rows = len(table) if table is not None and table.ndim else 1
+            facts = replace(data, num_puzzle_identifiers=rows)
         facts = replace(facts, kind=data.kind or facts.kind)
         self.require_fit(data, source, facts)
         with torch.device("meta"):
@@ -202,13 +204,13 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
         if settings is None:
             raise CheckpointError(f"{source}: has no configuration")
         run = _recorded(settings, source)
-        return TrainedModel(found.path, run, facts, found.step, settings, facts, origin)
+        return TrainedModel(found.path, run, facts, found.step, settings, origin)
     settings = read_published_config(found)
     facts = read_facts(settings.pop(FACTS_KEY, None))
     run = _recorded(settings, found.parent / CONFIG_FILE)
     named = _STEP_NAME.fullmatch(found.name.removesuffix("_ema"))
     step = int(named[1]) if named else None
-    return TrainedModel(found, run, None, step, settings, facts, origin)
+    return TrainedModel(found, run, facts, step, settings, origin)
 
 
 def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
@@ -262,13 +264,3 @@ def _recorded(config: dict[str, Any], source: Path) -> RecordedRun:
         named = shown(",".join(map(str, had)), 200) if isinstance(had, list) else ""
         hint = f"; if a plug-in is missing, add plugins=[{named}]" if named else ""
         raise CheckpointError(f"{source}: {error}{hint}") from None
-
-
-def _facts_of_weights(weights: Path, tensors: dict[str, Any], seq_len: int) -> DataFacts:
-    """Read off the weights what the published trainers did not write down."""
-    head = tensors.get("model.inner.lm_head.weight")
-    if head is None or head.ndim != 2:
-        raise CheckpointError(f"{weights}: model.inner.lm_head.weight is missing or no matrix")
-    table = tensors.get("model.inner.puzzle_emb.weights")
-    identifiers = 1 if table is None or table.ndim != 2 else table.shape[0]
-    return DataFacts(head.shape[0], seq_len, identifiers)

@@ -97,7 +97,7 @@ class MuonConfig(OptimizerConfig):
 
 
 for _name, _schema, _file in (
-    ("adam_atan2", OptimizerConfig, "package_kernel"),
+    ("adam_atan2", OptimizerConfig, "adam_atan2"),
     ("adamw", OptimizerConfig, "muon"),
     ("muon", MuonConfig, "muon"),
 ):
@@ -116,7 +116,7 @@ class WandbConfig(Schema):
 
     name: Literal["wandb", "jsonl"] = "wandb"
     mode: Literal["auto", "online", "offline"] = "auto"
-    """auto: online when logged in and the server answers within 10 s, otherwise offline"""
+    """auto: online when logged in, otherwise offline"""
 
 
 class LoggerConfig(WandbConfig):
@@ -253,10 +253,6 @@ class ProgressSettings(Schema):
     """steps between diagnoses (diagnose/... in the metrics, warnings in words); null: none"""
     max_steps: Count | None = None
     """save and stop after this step; the schedule does not change"""
-    report: StrictBool = False
-    """true: write report.html in the run's folder, anew after each evaluation: docs/reports.md"""
-    profile: StrictBool = False
-    """true: write a trace of steps 5 to 7 of this start, and name the dearest operations"""
 
 
 # The last section comes first: this is how pydantic orders the fields.
@@ -406,7 +402,7 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
 
 
 # Settings that are gone (docs/log/removed.md) and changed no result.
-_GONE = {"data_on_device", "batches_ahead", "cuda_graph", "arc_vote_across_evaluations"}
+_GONE = {"data_on_device", "batches_ahead", "cuda_graph", "arc_vote_across_evaluations", "report"}
 
 
 def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, Any]:

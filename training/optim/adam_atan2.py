@@ -1,5 +1,8 @@
-"""AdamATan2 as the published trainers use it."""
+"""AdamATan2 as the published trainers use it. Its steps are made by our kernels, or by the CUDA
+kernel of the package `adam-atan2`.
+"""
 
+import importlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,11 +12,18 @@ from numpy import float32
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from runtime.errors import ConfigError
+from training.config.schema import OptimizerConfig
 from training.optim.ema import WeightAverage, join, move_
 from training.optim.groups import GROUP_NAME, GradientBucket, set_rates
 
 MIN_FOR_KERNEL = 2**17
 """Numbers in a buffer from which on the compiled pass makes the step on a CPU."""
+
+_MODULE, _FUNCTION = "adam_atan2_backend", "adam_atan2_cuda_impl_"
+# Takes lists of parameters, gradients, `exp_avg`, `exp_avg_sq` and step counts that include this
+# step; then lr, beta1, beta2 and weight decay.
+Kernel = Callable[..., None]
 
 
 class StepNumbers(NamedTuple):
@@ -45,8 +55,6 @@ class AdamATan2(Optimizer):
     Attributes:
         skip: bool [] tensor or None. While it is true, a step changes nothing, whatever the
             gradients are: no parameter, average or step count. On CUDA it is read there only.
-    Raises:
-        ValueError: a setting is out of its range, or `step` is given a closure.
     """
 
     def __init__(
@@ -56,32 +64,20 @@ class AdamATan2(Optimizer):
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.1,
     ) -> None:
-        if lr < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(
-                f"AdamATan2 needs lr >= 0, weight_decay >= 0 and betas in [0, 1); got {lr}, "
-                f"{weight_decay}, {betas}"
-            )
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
         self.skip: Tensor | None = None
         # The pieces that `fused_update` steps; its first call makes them.
         self._pieces: list[Piece] = []
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state as torch does; `fused_update` joins it anew."""
-        super().load_state_dict(state_dict)
-        self._pieces = []
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient, one after the other."""
-        if closure is not None:
-            raise ValueError("AdamATan2 takes no closure")
+        assert closure is None
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
                     self._step_piece(self._piece([p], p.detach(), p.grad, None), group, None)
 
-    @torch.profiler.record_function("AdamATan2.fused_update")
     @torch.no_grad()
     def fused_update(
         self,
@@ -114,7 +110,8 @@ class AdamATan2(Optimizer):
         steps, m, v = (self._joined_state(params, key) for key in ("step", "exp_avg", "exp_avg_sq"))
         mean, make = average.joined(params).view(p.shape) if average else None, None
         tensors = p, g, m.view(p.shape), v.view(p.shape), mean
-        if _suits_cpu_kernel(tensors):
+        # The compiled pass is worth the second of its loading.
+        if p.device.type == "cpu" and p.numel() >= MIN_FOR_KERNEL:
             from training.optim.kernels import arrays_of, step_  # Numba takes a while to load.
 
             make = partial(step_, arrays_of(*tensors))
@@ -196,13 +193,40 @@ class Piece(NamedTuple):
     make: Callable[[StepNumbers], None] | None  # The compiled pass, where that makes the step.
 
 
-def _suits_cpu_kernel(tensors: Iterable[Tensor | None]) -> bool:
-    """Return whether the compiled pass can take these, and is worth the second of its loading."""
-    return all(
-        t.numel() >= MIN_FOR_KERNEL
-        and t.device.type == "cpu"
-        and t.dtype == torch.float32
-        and t.is_contiguous()
-        for t in tensors
-        if t is not None
-    )
+class PackageAdamATan2(AdamATan2):
+    """AdamATan2 whose steps `kernel` makes. In each step the host waits for `skip`."""
+
+    def __init__(self, params: Iterable[Any], kernel: Kernel, **settings: Any) -> None:
+        super().__init__(params, **settings)
+        self._kernel = kernel
+
+    def _step_piece(self, piece: Piece, group: dict[str, Any], factor: Tensor | None) -> None:
+        if self.skip is not None and self.skip:
+            return
+        piece.steps.add_(1)
+        lists = ([piece.p], [piece.g], [piece.m], [piece.v], [piece.steps[0]])
+        self._kernel(*lists, group["lr"], *group["betas"], group["weight_decay"])
+
+
+def package_kernel(device: torch.device) -> Kernel:
+    """Load the package's kernel; ConfigError: the device is not CUDA, or the package is missing."""
+    where = "optimizer.kernel=package"
+    if device.type != "cuda":
+        raise ConfigError(f"{where} runs on CUDA only, not on {device.type}; use ours")
+    try:
+        return getattr(importlib.import_module(_MODULE), _FUNCTION)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{where}: {_MODULE}.{_FUNCTION} cannot be loaded ({error}); install it with CUDA's "
+            "compiler at hand (pip install --no-build-isolation adam-atan2), or use ours"
+        ) from None
+
+
+def adam_atan2(
+    config: OptimizerConfig, groups: list[dict[str, Any]], betas: tuple[float, float]
+) -> Optimizer:
+    """Build AdamATan2, with the package's kernel if `optimizer.kernel` asks for it."""
+    if config.kernel == "ours":
+        return AdamATan2(groups, betas=betas)
+    kernel = package_kernel(groups[0]["params"][0].device)
+    return PackageAdamATan2(groups, kernel, betas=betas)

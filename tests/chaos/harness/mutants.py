@@ -177,19 +177,11 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
     ),
     "unpickle": (
         "published files read by torch.load",
-        {
-            "training.checkpoint.start_weights.read_state_dict": partial(
-                _torch_load, weights_only=True
-            )
-        },
+        {"training.checkpoint.tensors.read_state_dict": partial(_torch_load, weights_only=True)},
     ),
     "trust_pickles": (
         "published files read by torch.load with weights_only=False",
-        {
-            "training.checkpoint.start_weights.read_state_dict": partial(
-                _torch_load, weights_only=False
-            )
-        },
+        {"training.checkpoint.tensors.read_state_dict": partial(_torch_load, weights_only=False)},
     ),
     "allow_pickled_arrays": (
         "arrays read with allow_pickle=True",

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.kinds import BuilderConfig, FlagsConfig
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError, DatasetError
 from training.config.composition import load_config
-from training.config.schema import DataConfig, TrainConfig
-from training.data import data_facts, open_data, require_batches, require_folder, require_same_data
+from training.config.schema import TrainConfig
+from training.data import data_facts, open_data, require_batches, require_same_data
 
 
 def configure(*settings: str) -> TrainConfig:
@@ -62,11 +61,6 @@ def test_without_a_test_split_nothing_is_evaluated(folder: Path) -> None:
     [
         (["data_path={data}", "data_paths_test=[{tasks}]"], "vocab_size is 8, the training spl"),
         (["data_path={data}", "eval_split=selection"], "no split selection; --selection-size of "),
-        (
-            ["data=sudoku_held_out", "data.path={data}", "eval_split=selection"],
-            "no split selection; build it with: python scripts/build_dataset.py "
-            "data=sudoku_held_out data.path={data}$",
-        ),
         *(
             (
                 [f"data={name}", "data.path=gone"],
@@ -84,27 +78,6 @@ def test_what_is_missing_says_how_to_build_it(
         opened(*(setting.format(**places) for setting in settings))
 
 
-def test_a_builder_of_a_plug_in_may_have_no_flags(tmp_path: Path) -> None:
-    config = configure("data=sudoku_held_out", f"data.path={tmp_path}", "eval_split=selection")
-    assert config.data is not None
-    data = config.data.model_copy(update={"builder": BuilderConfig(name="mine")})
-    config = config.model_copy(update={"data": data})
-    with pytest.raises(DatasetError, match="no split selection; --selection-size of its builder"):
-        open_data(config, check_values=True, warn=pytest.fail)
-
-
-def test_damage_is_found_before_training(folder: Path) -> None:
-    metadata, labels = folder / "train" / "dataset.json", folder / "train" / "all__labels.npy"
-    text = metadata.read_text()
-    metadata.write_text(text.replace('"seq_len": 16', '"seq_len": 15'))
-    with pytest.raises(DatasetError, match=r"inputs\.npy: shape \[\d+, 16\], expected \[\d+, 15\]"):
-        opened(f"data_path={folder}", check_values=False)
-    metadata.write_text(text)
-    labels.write_bytes(labels.read_bytes()[:-7])
-    with pytest.raises(DatasetError, match=str(labels)):
-        opened(f"data_path={folder}", check_values=False)
-
-
 def test_one_rank_reads_every_token_for_all(folder: Path) -> None:
     path = folder / "train" / "all__inputs.npy"
     inputs = np.load(path)
@@ -113,17 +86,6 @@ def test_one_rank_reads_every_token_for_all(folder: Path) -> None:
     opened(f"data_path={folder}", check_values=False)
     with pytest.raises(DatasetError, match=f"{path}: token 200 in row 3"):
         opened(f"data_path={folder}")
-
-
-def test_a_missing_folder_says_how_to_build_it(tmp_path: Path) -> None:
-    known = DataConfig(name="n", path=str(tmp_path / "x"), builder=FlagsConfig(name="sudoku"))
-    told = r"x: no such data folder; build it with: python scripts/build_dataset.py data=n"
-    with pytest.raises(DatasetError, match=told):
-        require_folder(str(tmp_path / "x"), known)
-    for path, data in ((tmp_path / "y", known), (tmp_path / "x", None)):
-        with pytest.raises(DatasetError, match=r"no such data folder$"):
-            require_folder(str(path), data)
-    require_folder(str(tmp_path), known)
 
 
 @pytest.mark.parametrize("settings", [["eval_interval=4"], ["epochs=4", "eval_interval=null"]])

@@ -8,28 +8,23 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from models.losses import IGNORE_LABEL_ID, LOG_PROBS
+from models.losses import IGNORE_LABEL_ID
 from runtime.ranks import Ranks
 from training import diagnostics
 from training.config.explain import is_setting
 from training.config.schema import TrainConfig
-from training.diagnostics import CONFIRMATIONS, WINDOW, Diagnosis, Diagnostics
+from training.diagnostics import CONFIRMATIONS, Diagnosis, Diagnostics
 
 B, S, V = 12, 9, 11
 INTERVAL, WARMUP = 100, 500
-softmax = LOG_PROBS["softmax_cross_entropy"]
-stablemax = LOG_PROBS["stablemax_cross_entropy"]
 
 
-def build(log_probs: Callable[[Tensor], Tensor] = softmax, interval: int = INTERVAL) -> Diagnostics:
-    return Diagnostics(
-        interval=interval, warmup_steps=WARMUP, log_probs=log_probs, ranks=Ranks("cpu")
-    )
+def build(interval: int = INTERVAL) -> Diagnostics:
+    return Diagnostics(interval=interval, warmup_steps=WARMUP, ranks=Ranks("cpu"))
 
 
 # What a fault replaces in a step.
@@ -53,7 +48,6 @@ def healthy(seed: int, rows: int = B) -> dict[str, Any]:
         "labels": labels.int(),
         "q_halt_logits": q_halt,
         "halts": q_halt > 0,
-        "head_norms": {"lm": torch.tensor(0.3), "q_halt": torch.tensor(0.1)},
         "group_norms": {"all": torch.tensor(1.0)},
     }
 
@@ -73,7 +67,7 @@ def feed(
     diagnose: Diagnostics,
     fault: Fault = lambda step: {},
     *,
-    times: int = WINDOW + CONFIRMATIONS,
+    times: int = CONFIRMATIONS,
     start: int = WARMUP,
 ) -> tuple[list[str], Diagnosis]:
     """Diagnose `times` steps after `start`; returns all warnings and the last diagnosis."""
@@ -88,17 +82,16 @@ def feed(
 # Numbers
 
 
-@pytest.mark.parametrize("loss", LOG_PROBS)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_numbers_equal_slow_definitions(loss: str, seed: int) -> None:
+def test_numbers_equal_slow_definitions(seed: int) -> None:
     given = healthy(seed)
     given["logits"][3, 4, 5] = math.nan
     given["logits"][2, 1, 0] = -math.inf
     given["labels"][5] = IGNORE_LABEL_ID
-    numbers = one_step(build(LOG_PROBS[loss]), INTERVAL, given).numbers
+    numbers = one_step(build(), INTERVAL, given).numbers
 
-    values, entropies, said, labels, rights = [], [], [], [], []
-    rows: dict[bool, list[float]] = {True: [], False: []}
+    values, said, labels, rights = [], [], [], []
+    rows: dict[bool, list[bool]] = {True: [], False: []}
     for b in range(B):
         row_right = []
         for s in range(S):
@@ -110,30 +103,20 @@ def test_numbers_equal_slow_definitions(loss: str, seed: int) -> None:
             said.append(int(logits.argmax()))
             labels.append(label)
             row_right.append(said[-1] == label)
-            if bool(logits.isfinite().all()):
-                p = LOG_PROBS[loss](logits.double()).exp()
-                entropies.append(-sum(float(x) * math.log(float(x)) for x in p))
         rights += row_right
         if row_right:
-            rows[all(row_right)].append(float(given["q_halt_logits"][b]))
+            rows[all(row_right)].append(bool(given["halts"][b]))
     top = max(range(V), key=said.count)
-    wins = sum((g > b) + (g == b) / 2 for g in rows[True] for b in rows[False])
-    halts = [q > 0 for q in rows[True] + rows[False]]
     expected = {
         "nonfinite": 2,
         "logits_min": min(values),
         "logits_max": max(values),
-        "logits_std": float(np.std(values)),
         "top_token": top,
         "top_token_share": said.count(top) / len(said),
         "top_token_label_share": labels.count(top) / len(labels),
         "cells_right": sum(rights) / len(rights),
-        "entropy": float(np.mean(entropies)) / math.log(V),
         "rows_right": len(rows[True]) / (B - 1),
-        "halts": sum(halts) / len(halts),
-        "q_auc": wins / (len(rows[True]) * len(rows[False])),
-        "gradient/lm": 0.3,
-        "gradient/q_halt": 0.1,
+        "halts": sum(rows[True] + rows[False]) / (B - 1),
     }
     assert numbers == pytest.approx({f"diagnose/{k}": v for k, v in expected.items()}, rel=1e-5)
 
@@ -146,20 +129,14 @@ def test_logits_may_be_of_any_dtype(dtype: torch.dtype) -> None:
     assert one_step(build(), INTERVAL, given).numbers == pytest.approx(wide, rel=0.02)
 
 
-def test_ties_count_half() -> None:
-    given = healthy(1) | {"q_halt_logits": torch.full((B,), -5.0)}
-    assert one_step(build(), INTERVAL, given).numbers["diagnose/q_auc"] == 0.5
-
-
 def test_what_has_nothing_to_stand_on_is_left_out() -> None:
     given = healthy(1)
     given["labels"][:] = IGNORE_LABEL_ID
     given["logits"][:] = math.nan
-    left = {"diagnose/nonfinite", "diagnose/gradient/lm", "diagnose/gradient/q_halt"}
-    assert one_step(build(), INTERVAL, given).numbers.keys() == left
+    assert one_step(build(), INTERVAL, given).numbers.keys() == {"diagnose/nonfinite"}
     without_q = {"q_halt_logits": None, "halts": None}
     numbers = one_step(build(), INTERVAL, healthy(1) | without_q).numbers
-    assert numbers.keys().isdisjoint({"diagnose/halts", "diagnose/q_auc"})
+    assert "diagnose/halts" not in numbers
     assert "diagnose/rows_right" in numbers
 
 
@@ -178,33 +155,17 @@ def with_value(tensor: Tensor, place: Any, value: Any) -> Tensor:
     return tensor
 
 
-def ignore_correctness(step: dict[str, Any]) -> dict[str, Any]:
-    noise = np.random.default_rng(B + int(step["labels"].sum())).normal(size=B)
-    return {"q_halt_logits": torch.from_numpy(noise).float()}
-
-
-def outweigh(step: dict[str, Any]) -> dict[str, Any]:
-    norms = step["head_norms"] | {"q_halt": torch.tensor(3.1)}
-    return {"labels": mostly_wrong(step), "head_norms": norms}
-
-
 YES, NO = torch.ones(B, dtype=torch.bool), torch.zeros(B, dtype=torch.bool)
 ONE_TOKEN = "100.0% of the predicted cells are token 3 .its share of the labels is"
-FLAT = "the logits are flat: the entropy of the predictions is 100.0%"
 LARGE = r"the token logits range from -\S+ to 2"
-OUTWEIGHS = r"the gradient of head q_halt at the trunk \(3.1\) outweighs .* \(0.3\)"
-CONTINUES = "Q always continues: it halts 0.0% of the rows, although 100.0% are right"
+CONTINUES = "q_head always continues: it halts 0.0% of the rows, although 100.0% are right"
 Q_INF = "not finite: 1 Q logits;"
 # Faults by what is said of them.
 BROKEN: dict[str, Fault] = {
     ONE_TOKEN: lambda s: {"logits": with_value(s["logits"], (..., 3), s["logits"].amax(-1) + 0.5)},
-    FLAT: lambda s: {"logits": s["logits"] * 0.01},
-    "sure and wrong: .* 0.0% of the cells": lambda s: {"logits": 40 * s["logits"].roll(1, -1)},
     LARGE: lambda s: {"logits": s["logits"] * 200},
-    "Q always halts: 100.0% of": lambda s: {"labels": mostly_wrong(s), "halts": YES},
+    "q_head always halts: 100.0% of": lambda s: {"labels": mostly_wrong(s), "halts": YES},
     CONTINUES: lambda s: {"labels": s["logits"].argmax(-1), "halts": NO},
-    "Q ignores whether an answer is right": ignore_correctness,
-    OUTWEIGHS: outweigh,
 }
 NOT_FINITE: dict[str, Fault] = {
     "not finite: 1 token": lambda s: {"logits": with_value(s["logits"], (0, 0, 0), math.nan)},
@@ -223,7 +184,7 @@ def test_no_warning_for_a_healthy_model() -> None:
 def test_each_fault_is_told_once_alone_and_again_when_it_had_gone_away(words: str) -> None:
     diagnose, fault = build(), ALL[words]
     for _ in range(2):
-        (warning,) = feed(diagnose, fault, times=3 * WINDOW)[0]
+        (warning,) = feed(diagnose, fault, times=3 * CONFIRMATIONS)[0]
         assert re.search(words, warning)
         assert re.match(r"after step [\d,]+ ", warning)
         assert warning.endswith("usually helps")
@@ -231,10 +192,10 @@ def test_each_fault_is_told_once_alone_and_again_when_it_had_gone_away(words: st
         assert advised
         # One belongs to every group.
         assert all(is_setting(n, TrainConfig) for n in advised if n != "max_grad_norm")
-        assert feed(diagnose, times=2 * WINDOW)[0] == []
+        assert feed(diagnose)[0] == []
 
 
-@pytest.mark.parametrize("words", [ONE_TOKEN, FLAT, LARGE, OUTWEIGHS, *NOT_FINITE])
+@FAULTS
 def test_a_moment_without_the_fault_is_not_its_end(words: str) -> None:
     diagnose, fault = build(), ALL[words]
     feed(diagnose, fault)
@@ -252,8 +213,8 @@ def test_warm_up_is_no_time_for_judgement(words: str) -> None:
 def test_a_fault_must_last(interval: int) -> None:
     diagnose = build(interval=interval)
     needed = max(CONFIRMATIONS, math.ceil(diagnostics.PATIENCE_STEPS / interval))
-    assert feed(diagnose, BROKEN[FLAT], times=needed - 1)[0] == []
-    assert len(feed(diagnose, BROKEN[FLAT], times=1)[0]) == 1
+    assert feed(diagnose, BROKEN[LARGE], times=needed - 1)[0] == []
+    assert len(feed(diagnose, BROKEN[LARGE], times=1)[0]) == 1
 
 
 def test_labels_that_one_token_dominates_are_no_fault() -> None:
@@ -265,38 +226,6 @@ def test_labels_that_one_token_dominates_are_no_fault() -> None:
     assert warned == []
 
 
-@pytest.mark.parametrize(
-    ("norms", "named"),
-    [
-        ({"lm": 0.3, "q_halt": 5.0, "confidence": 4.0}, "q_halt"),
-        ({"lm": 0.0, "confidence": 1e-3}, "confidence"),
-        ({"lm": 0.3, "q_halt": 2.9}, None),
-        ({"lm": 1e3, "q_halt": 0.0}, None),
-        ({"lm": 0.3}, None),
-        ({}, None),
-    ],
-)
-def test_the_loudest_head_is_named(norms: dict[str, float], named: str | None) -> None:
-    given = {name: torch.tensor(norm) for name, norm in norms.items()}
-    warned = feed(build(), lambda step: outweigh(step) | {"head_norms": given})[0]
-    assert [f"head {named}" in warning for warning in warned] == ([] if named is None else [True])
-
-
-def test_a_head_may_be_loud_when_the_tokens_are_right() -> None:
-    def solved(step: dict[str, Any]) -> dict[str, Any]:
-        return outweigh(step) | {"halts": YES, "labels": step["logits"].argmax(-1)}
-
-    assert feed(build(), solved)[0] == []
-
-
-def test_q_is_not_judged_by_few_pairs() -> None:
-    def two_rows(step: dict[str, Any]) -> dict[str, Any]:
-        few = step | {"q_halt_logits": torch.zeros(B)}
-        return {name: few[name][:2] for name in ("logits", "labels", "q_halt_logits", "halts")}
-
-    assert feed(build(), two_rows)[0] == []
-
-
 # Shards
 
 
@@ -305,11 +234,9 @@ def test_shards_are_judged_together() -> None:
     given["logits"][3, 4, 5] = math.inf
     group_norms = given.pop("group_norms")
     whole = build().diagnose(INTERVAL, [build().measure(**given)], group_norms)
-    norms = {name: norm / math.sqrt(3) for name, norm in given.pop("head_norms").items()}
     cuts = [slice(0, 4), slice(4, 8), slice(8, 12)]
     shards = [
-        build().measure(**{name: value[cut] for name, value in given.items()}, head_norms=norms)
-        for cut in cuts
+        build().measure(**{name: value[cut] for name, value in given.items()}) for cut in cuts
     ]
     parted = build().diagnose(INTERVAL, shards, group_norms)
     assert parted.numbers == pytest.approx(whole.numbers, rel=1e-6)
@@ -321,15 +248,16 @@ def test_shards_are_judged_together() -> None:
 
 
 @FAULTS
-@pytest.mark.parametrize("stop", [2, WINDOW + 2])
-def test_a_stop_changes_no_warning(words: str, stop: int) -> None:
+def test_a_stop_changes_no_warning(words: str) -> None:
     def told(diagnose: Diagnostics, steps: range) -> list[list[str]]:
         given = {n: broken(n, ALL[words]) for n in steps}
         return [one_step(diagnose, WARMUP + n * INTERVAL, given[n]).warnings for n in steps]
 
-    end = 2 * WINDOW
-    first = build()
-    whole, parts = told(build(), range(1, end)), told(first, range(1, stop))
-    resumed = build()
-    resumed.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
-    assert parts + told(resumed, range(stop, end)) == whole
+    end, whole = 2 * CONFIRMATIONS, told(build(), range(1, 2 * CONFIRMATIONS))
+    for stop in (CONFIRMATIONS, CONFIRMATIONS + 1):
+        first, resumed = build(), build()
+        parts = told(first, range(1, stop))
+        saved = json.loads(json.dumps(first.state(), allow_nan=False))
+        saved["conditions"]["of an earlier version"] = [True, 1]
+        resumed.restore(saved)
+        assert parts + told(resumed, range(stop, end)) == whole

@@ -8,8 +8,7 @@ import pytest
 
 from runtime.errors import CheckpointError, Preempted
 from training import tracking
-from training.checkpoint.state import RunState
-from training.checkpoint.store import Checkpoint
+from training.checkpoint.store import Checkpoint, RunState
 from training.tracking import JsonlLog, Tracker
 
 
@@ -78,7 +77,7 @@ def on_full_disk(tmp_path: Path) -> Tracker:
     return Tracker(log, {})
 
 
-REFUSED = r"m\.jsonl: could not be written: No space left on device; the checkpoints are untouched"
+REFUSED = r"m\.jsonl: No space left on device"
 
 
 def test_a_disk_that_refuses_is_one_error_that_names_the_file(
@@ -90,7 +89,7 @@ def test_a_disk_that_refuses_is_one_error_that_names_the_file(
     with pytest.raises(CheckpointError, match=REFUSED), on_full_disk:
         pass
     (tmp_path / "folder").mkdir()
-    with pytest.raises(CheckpointError, match=r"folder: could not be written: Is a directory"):
+    with pytest.raises(CheckpointError, match=r"folder: Is a directory"):
         JsonlLog(tmp_path / "folder", None)
 
 

@@ -60,10 +60,10 @@ def test_every_head_can_be_timed(heads: str) -> None:
 
 def test_step_is_the_trainers_and_runs_past_a_block_of_metrics(trainer: Any) -> None:
     # 10 groups give 2 batches of 4 an epoch; whatever an iteration holds, there are more.
-    trainer.feed.batches.epochs_per_iter = 1
+    trainer.batches.epochs_per_iter = 1
     before = trainer.learner.model.model.inner.lm_head.weight.clone()
-    for batch in itertools.islice(benchmark.endless(trainer.feed), 5):
-        assert batch["inputs"].shape == (4, 81)
+    for batch in itertools.islice(benchmark.endless(trainer.batches), 5):
+        assert batch.inputs.shape == (4, 81)
         trainer.step(batch)
     assert trainer.num_steps == 5
     assert not torch.equal(trainer.learner.model.model.inner.lm_head.weight, before)
@@ -72,7 +72,7 @@ def test_step_is_the_trainers_and_runs_past_a_block_of_metrics(trainer: Any) -> 
 def test_evaluation_step_moves_the_carry_without_gradients(trainer: Any, monkeypatch: Any) -> None:
     forward = MagicMock(wraps=trainer.learner.forward)
     monkeypatch.setattr(trainer.learner, "forward", forward)
-    step = benchmark.evaluation_step(trainer, next(benchmark.endless(trainer.feed)))
+    step = benchmark.evaluation_step(trainer, next(benchmark.endless(trainer.batches)))
     for _ in range(3):
         step()
     carries = [call.args[0] for call in forward.call_args_list]

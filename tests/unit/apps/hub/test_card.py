@@ -6,7 +6,7 @@ import pytest
 
 from apps.hub.card import Known, card, read_json_files
 from apps.reports.values import MAX_VALUES
-from training.checkpoint.state import RunState
+from training.checkpoint.store import RunState
 
 pytest.importorskip("huggingface_hub", reason="huggingface-hub is not installed (the extra `hub`)")
 

@@ -9,7 +9,7 @@ import pytest
 
 from apps.hub import pushing as push_to_hub
 from runtime.errors import ConfigError
-from training.checkpoint.state import RunState
+from training.checkpoint.store import RunState
 
 
 def test_settings_name_no_place_of_the_machine_and_no_command() -> None:

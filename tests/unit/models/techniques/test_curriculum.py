@@ -20,9 +20,9 @@ from runtime.ranks import Ranks
 from tests.unit.models import tiny
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
+from training.data import train_batches
 from training.step import build_learner
 from training.stop_signals import StopSignals
-from training.trainer import build_feed
 
 PUBLISHED = [
     {"until": 0.3, "H_cycles": 1, "L_cycles": 2},
@@ -116,7 +116,7 @@ def test_a_run_makes_each_step_with_the_cycles_of_its_stage(
     level = learner.model.model.inner.get_submodule("L_level")
     found = []
     level.register_forward_hook(lambda *_: found.append(step))
-    for step, (_, batch) in enumerate(build_feed(config, dataset, learner.ranks).iterate(0), 1):
+    for step, (_, batch) in enumerate(train_batches(config, dataset).iterate(0), 1):
         learner.step(step, batch, StopSignals())
     # 5 of 16 steps begin below 0.3 of the run, 8 below 0.5.
     assert [found.count(step) for step in range(1, 17)] == [1 * 3] * 5 + [2 * 2] * 3 + [3 * 7] * 8

@@ -1,4 +1,4 @@
-"""Checkpoints into the published format and back."""
+"""Checkpoints in the published format."""
 
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,11 @@ import yaml
 
 from models.config import DataFacts
 from models.registry import build_model
-from runtime.errors import CheckpointError, ConfigError
-from training.checkpoint.conversion import from_published, to_published
-from training.checkpoint.state import RunState
-from training.checkpoint.store import EMA, MODEL, load_checkpoint, save_checkpoint
-from training.checkpoint.tensors import load_tensors, model_tensors, tensor_writer
+from runtime.errors import ConfigError
+from scripts import convert_checkpoint
+from training.checkpoint.conversion import to_published
+from training.checkpoint.store import EMA, MODEL, RunState, save_checkpoint
+from training.checkpoint.tensors import load_tensors, load_weights, model_tensors, tensor_writer
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.schema import TrainConfig
 
@@ -56,34 +56,26 @@ def own_run(folder: Path, arch: dict[str, Any], *, ema: bool = False) -> Trained
     return find_trained_model(folder, pytest.fail)
 
 
-def bits(path: Path) -> dict[str, tuple[str, list[int], bytes]]:
-    return {
-        name: (str(value.dtype), list(value.shape), value.view(torch.uint8).numpy().tobytes())
-        for name, value in load_tensors(path).items()
-    }
-
-
 @pytest.mark.parametrize("ema", [False, True])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_round_trip_keeps_every_byte(tmp_path: Path, name: str, ema: bool) -> None:
+def test_what_is_written_is_read_as_the_same_bytes(tmp_path: Path, name: str, ema: bool) -> None:
     trained = own_run(tmp_path / "own", ARCHITECTURES[name], ema=ema)
     written = to_published(trained, tmp_path / "published")
     averages = ["step_5_ema"] if ema else []
     assert [path.name for path in written] == ["step_5", *averages, "all_config.yaml"]
     published = find_trained_model(tmp_path / "published", pytest.fail)
     assert published.is_published
-    assert published.step == 5
+    assert (published.step, published.facts) == (5, FACTS)
     assert published.run.arch.num_prefix == trained.run.arch.num_prefix
     if name == "saved with shared levels":
         assert (published.run.arch.name, published.run.arch.no_ACT_continue) == ("trm", False)
-    back = from_published(published, None, tmp_path / "back")
-    for file in [MODEL, *([EMA] if ema else [])]:
-        assert bits(back / file) == bits(trained.weights / file)
-    assert (back / EMA).exists() == ema
-    again = find_trained_model(tmp_path / "back", pytest.fail)
-    assert again.facts == FACTS
-    assert again.run.arch == published.run.arch
-    assert load_checkpoint(back).step == 5
+    for averaged in (False, True):
+        own = load_weights(trained.weights, averaged=averaged)
+        theirs = load_weights(published.weights, averaged=averaged)
+        assert theirs.keys() == own.keys()
+        for key, value in own.items():
+            assert theirs[key].dtype == value.dtype
+            assert theirs[key].equal(value)
 
 
 def test_what_is_written_is_what_the_published_code_reads(tmp_path: Path) -> None:
@@ -111,8 +103,8 @@ def test_what_is_written_is_what_the_published_code_reads(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arch", "told"),
     [
-        ({"gradient": "last_cycle"}, "gradient=last_cycle: no published architecture"),
-        ({"heads": {"lm": {"name": "tied"}}}, r"no published class.*arch\.heads\.lm"),
+        ({"gradient": "last_cycle"}, r"no published class has arch\.gradient=last_cycle$"),
+        ({"heads": {"lm": {"name": "tied"}}}, r"no published .*arch\.heads\.lm.name=tied"),
         ({"name": "trm", "heads": {"confidence": {}}}, r"arch\.heads\.confidence"),
         ({"name": "trm", "loss": {"weights": {"q_halt": 1.0}}}, r"arch\.loss\.weights"),
         ({"name": "trm", "loss": {"weighting": "uncertainty"}}, r"arch\.loss\.weighting"),
@@ -135,23 +127,16 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="step_5 is there already"):
         to_published(trained, tmp_path / "published")
     assert (tmp_path / "published" / "step_5").read_bytes() == before
-    published = find_trained_model(tmp_path / "published", pytest.fail)
-    from_published(published, None, tmp_path / "back")
-    with pytest.raises(ConfigError, match="step_5 is there already"):
-        from_published(published, None, tmp_path / "back")
 
 
-def test_without_facts_the_data_are_asked_for(tmp_path: Path) -> None:
-    to_published(own_run(tmp_path / "own", {"name": "hrm"}), tmp_path / "published")
-    path = tmp_path / "published" / "all_config.yaml"
-    settings = yaml.safe_load(path.read_text())
-    del settings["data_facts"]
-    path.write_text(yaml.safe_dump(settings))
-    published = find_trained_model(tmp_path / "published", pytest.fail)
-    with pytest.raises(ConfigError, match="data_path=FOLDER"):
-        from_published(published, None, tmp_path / "back")
-    from_published(published, FACTS, tmp_path / "back")
-    other = DataFacts(vocab_size=6, seq_len=4, num_puzzle_identifiers=6)
-    with pytest.raises(CheckpointError, match=r"does not fit the model: .*lm_head"):
-        from_published(published, other, tmp_path / "other")
-    assert not (tmp_path / "other").exists()
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own_run(tmp_path / "own", {"name": "hrm"})
+    output = tmp_path / "published"
+    convert_checkpoint.main([f"checkpoint={tmp_path / 'own'}", f"output={output}"])
+    written = (output / "step_5", output / "all_config.yaml")
+    assert capsys.readouterr().out == "".join(f"written: {path}\n" for path in written)
+    with pytest.raises(ConfigError, match="step_5 has the published format already"):
+        convert_checkpoint.main([f"checkpoint={output}", "output=x"])
+    for given in ("checkpoint=x", "output=x"):
+        with pytest.raises(ConfigError, match="set checkpoint=PATH .* and output=FOLDER"):
+            convert_checkpoint.main([given])

@@ -205,7 +205,7 @@ def test_a_folder_that_refuses_is_a_mistake_of_the_settings(
         return original(first, *rest)
 
     monkeypatch.setattr(os, call, refuse)
-    with pytest.raises(ConfigError, match="cannot be locked: No space left"), run_lock(tmp_path):
+    with pytest.raises(ConfigError, match=f"{tmp_path}: No space left"), run_lock(tmp_path):
         pass
     monkeypatch.undo()
     assert names(tmp_path) == []

@@ -15,8 +15,13 @@ from runtime.errors import CheckpointError, ConfigError
 from runtime.ranks import Ranks
 from training.checkpoint import run_folder
 from training.checkpoint.run_folder import prepare_run_dir, save_config, take_over, with_names
-from training.checkpoint.state import RunState
-from training.checkpoint.store import Checkpoint, list_steps, load_checkpoint, save_checkpoint
+from training.checkpoint.store import (
+    Checkpoint,
+    RunState,
+    list_steps,
+    load_checkpoint,
+    save_checkpoint,
+)
 from training.config.composition import load_config
 from training.config.schema import NEUTRAL_KEYS, TrainConfig
 
@@ -68,26 +73,14 @@ def test_a_name_cannot_lead_elsewhere(key: str, name: str) -> None:
 # The folder
 
 
-def test_a_folder_is_made_and_left_empty(tmp_path: Path) -> None:
+def test_a_folder_is_made_or_named(tmp_path: Path) -> None:
     for _ in range(2):
         prepare_run_dir(tmp_path / "a" / "b")
         assert list((tmp_path / "a" / "b").iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     (tmp_path / "file").write_text("x")
     for name in ("file", "file/run", "x" * 300):
-        with pytest.raises(ConfigError, match=f"checkpoint_path={tmp_path / name}: cannot be writ"):
+        with pytest.raises(ConfigError, match=f"{tmp_path / name}: "):
             prepare_run_dir(tmp_path / name)
-
-    def refuse(path: Path, content: bytes) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "write_bytes", refuse)
-    with pytest.raises(ConfigError, match=f"checkpoint_path={tmp_path}: .*: Permission denied"):
-        prepare_run_dir(tmp_path)
 
 
 def test_the_saved_settings_give_the_same_run(tmp_path: Path) -> None:
@@ -174,8 +167,7 @@ NEUTRAL = """
     min_eval_interval=1 eval_batch_size=3 eval_max_examples=3 eval_save_outputs=[preds]
     evaluators=[arc] device=cpu compile=false num_threads=1
     rank_timeout=30 log_interval=1 diagnose_interval=7 max_steps=8
-    sweep_name=other plugins=[] micro_batch_size=4 profile=true
-    eval_split=null report=true
+    sweep_name=other plugins=[] micro_batch_size=4 profile=true eval_split=null
 """
 
 
