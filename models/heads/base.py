@@ -3,7 +3,7 @@
 The model calls `read` at each ACT step, `models.act.ACTLossHead` calls `measure`.
 
 Shape letters, in all files of this folder: B batch, S cells, P puzzle prefix, T = P + S, D hidden
-width, V vocabulary, M chosen cells, J chosen tokens.
+width, V vocabulary.
 """
 
 from collections.abc import Iterable
@@ -119,8 +119,8 @@ class Head(nn.Module):
 
 
 class TokenHead(Head):
-    """Maps [B, S, D] to V outputs; a subclass defines `score`, `forward` or both. Metrics:
-    `accuracy`, the share of the labelled cells that are right, and `exact_accuracy`.
+    """Maps [B, S, D] to V outputs; a subclass defines `forward`. Metrics: `accuracy`, the share of
+    the labelled cells that are right, and `exact_accuracy`.
 
     Attributes:
         normalized: whether the outputs are log probabilities already.
@@ -139,12 +139,7 @@ class TokenHead(Head):
         """Return logits [B, S, V], or log probabilities where the head is `normalized`, for states
         [B, S, D] and the puzzle embedding's rows [B, puzzle_emb_ndim].
         """
-        return self.score(hidden, None, puzzle)
-
-    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
-        """Return the logits of the tokens int64 [J] alone, [B, S, J]; None: of all."""
-        logits = self(hidden, puzzle)
-        return logits if tokens is None else logits[..., tokens]
+        raise NotImplementedError
 
     def outputs(self, hidden: Tensor, puzzle: Tensor | None = None) -> Outputs:
         """Return `logits`, and by their names the head's further losses, float32 [B]."""
@@ -156,16 +151,10 @@ class TokenHead(Head):
 
     def read(self, answer: Answer) -> Outputs:
         """Return the outputs for an answer, with dropout in training."""
-        return self.outputs(self._dropped(answer.of_tokens), answer.puzzle)
-
-    def read_part(
-        self, answer: Answer, *, cells: Tensor | None = None, tokens: Tensor | None = None
-    ) -> Tensor:
-        """Return the logits of some cells (int64 [M]) and tokens (int64 [J]; None: all), [B, M, J],
-        without computing the others.
-        """
-        hidden = self._dropped(answer.of_tokens)
-        return self.score(hidden if cells is None else hidden[:, cells], tokens, answer.puzzle)
+        states = answer.of_tokens
+        if self.dropout:
+            states = F.dropout(states, self.dropout, self.training)
+        return self.outputs(states, answer.puzzle)
 
     def measure(self, outputs: Outputs, targets: Targets) -> Measured:
         divisor = targets.labelled.sum(-1).clamp_min(1)
@@ -179,9 +168,6 @@ class TokenHead(Head):
         """Yield weights that are in no layer, each with a layer that multiplies the same states."""
         return ()
 
-    def _dropped(self, cells: Tensor) -> Tensor:
-        return F.dropout(cells, self.dropout, self.training) if self.dropout else cells
-
 
 class Matrix(TokenHead):
     """A matrix `weight` [V, D] and an optional `bias` [V]; a subclass says whose matrix it is."""
@@ -189,20 +175,6 @@ class Matrix(TokenHead):
     weight: Tensor
     bias: nn.Parameter | None
 
-    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
-        return affine(hidden, self.weight, self.bias, tokens)
-
-
-Rows = Tensor | slice | None
-
-
-def affine(x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Rows) -> Tensor:
-    """Multiply by the rows of these tokens only; None: by all."""
-    if tokens is not None:
-        weight, bias = weight[tokens], None if bias is None else bias[tokens]
-    return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
-
-
-def apply_to(layer: CastedLinear | Matrix, x: Tensor, tokens: Rows) -> Tensor:
-    """Apply a layer, or its rows of these tokens only."""
-    return layer(x) if tokens is None else affine(x, layer.weight, layer.bias, tokens)
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        bias = None if self.bias is None else self.bias.to(hidden.dtype)
+        return F.linear(hidden, self.weight.to(hidden.dtype), bias)

@@ -20,4 +20,4 @@ class TiedHeadConfig(TokenHeadConfig):
     """add a learned bias to the logits"""
 
 
-TOKEN_HEADS.add("tied", TiedHeadConfig, imported("models.heads.tied.model", "build"), place=1)
+TOKEN_HEADS.add("tied", TiedHeadConfig, imported("models.heads.tied.model", "Tied"), place=1)

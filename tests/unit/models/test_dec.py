@@ -187,16 +187,6 @@ def test_only_digits_are_predicted_in_any_dtype() -> None:
         assert output.loss.isfinite()
 
 
-def test_part_of_the_tokens_is_read_alike() -> None:
-    model, examples = model_of().eval(), sudoku_examples(4)
-    inner = inner_of(model)
-    _, states = inner(inner.empty_carry(3), examples)
-    answer = inner.answer(states, examples)
-    cells, tokens = torch.tensor([3, 9]), torch.tensor([2, 5])
-    part = inner.lm_head.read_part(answer, cells=cells, tokens=tokens)
-    assert torch.equal(part, inner.read(states, examples)["logits"][:, cells][..., tokens])
-
-
 @pytest.mark.parametrize(
     "facts",
     [
