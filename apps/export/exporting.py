@@ -1,12 +1,10 @@
 """Take a trained model out of Python: python scripts/export.py RUN out.onnx
 
 RUN is a run's folder (its newest good checkpoint), a checkpoint in it, a published step_N file, or
-hf://OWNER/NAME. out.onnx takes puzzles and a number of ACT steps, and answers in float32. With
---one-step it is one ACT step, which takes and gives the states; out.pt2 is such a step for
-torch.export.load.
+hf://OWNER/NAME. out.onnx takes puzzles and a number of ACT steps, and answers in float32.
 
-The file is tried first, in ONNX Runtime or PyTorch, and compared with the same steps here: where
-they differ by more than the rounding of float32 explains, it is not kept. docs/export.md
+The file is tried first in ONNX Runtime and compared with the same steps here: where they differ by
+more than the rounding of float32 explains, it is not kept. docs/export.md
 """
 
 import argparse
@@ -41,8 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="export.py", description=__doc__, formatter_class=raw)
     parser.add_argument("run", type=run_named, metavar="RUN", help="the trained model")
-    parser.add_argument("output", type=Path, metavar="OUTPUT", help="the file, .onnx or .pt2")
-    parser.add_argument("--one-step", action="store_true", help="one ACT step, as .pt2 always is")
+    parser.add_argument("output", type=Path, metavar="OUTPUT", help="the file, .onnx")
     which = "the moving average, where there is one (default), or those of the last step"
     parser.add_argument("--weights", choices=["averaged", "last"], default="averaged", help=which)
     tried = "data whose test puzzles the file is tried with (default: the run's)"
@@ -71,7 +68,6 @@ def export(options: argparse.Namespace) -> str:
             why = f"techniques.{name} draws random numbers in each update"
             raise ConfigError(f"{trained.weights} cannot be exported: {why}")
     averaged = options.weights == "averaged" and trained.has_average
-    one_step = options.one_step or output.suffix == ".pt2"
 
     from apps.export import trial, writing
     from apps.export.step import ExportedStep
@@ -83,17 +79,14 @@ def export(options: argparse.Namespace) -> str:
             for dtype in ("float32", "float64")
         )
         facts = facts_of(trained, step, tried, averaged=averaged)
-        if output.suffix == ".pt2":
-            writing.write_program(step, path, facts)
-        else:
-            writing.write_onnx(step, path, facts, one_step=one_step)
-        compared = trial.compare(trial.opened(path, step, one_step=one_step), step, exact, tried)
+        writing.write_onnx(step, path, facts)
+        compared = trial.compare(trial.opened(path), step, exact, tried)
         size = sum(written.stat().st_size for written in path.parent.iterdir())
-    what, of_table = "one ACT step" if one_step else "the recurrence", ""
+    of_table = ""
     if (table := step.act.inner.puzzle_emb) is not None and table.weights.nbytes > 1e6:
         of_table = f", {table.weights.nbytes / 1e6:,.2f} of them the puzzle embedding"
     return (
-        f"{output}: {what} of arch={facts['arch']}, {size / 1e6:,.2f} MB{of_table}\n"
+        f"{output}: the recurrence of arch={facts['arch']}, {size / 1e6:,.2f} MB{of_table}\n"
         f"tried with {tried.source}, one alone and three at once\n\n{compared}"
     )
 
@@ -105,8 +98,8 @@ def names_in(text: str) -> list[str]:
 
 def require_output(output: Path) -> None:
     """Raise ConfigError where there can be no such file, or a package is missing."""
-    if output.suffix not in (".onnx", ".pt2"):
-        raise ConfigError(f"{output}: expected a name that ends in .onnx or .pt2")
+    if output.suffix != ".onnx":
+        raise ConfigError(f"{output}: expected a name that ends in .onnx")
     if output.is_dir():
         raise ConfigError(f"{output}: is a folder, expected a file")
     for name in _PACKAGES:

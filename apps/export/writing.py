@@ -1,9 +1,8 @@
-"""A trained model as a file for other programs: ONNX, or a program of torch.export.
+"""A trained model as a file for other programs: ONNX.
 
 Needs the packages of the extra `export`. What goes in and comes out: `apps.export.step`.
 """
 
-import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +20,6 @@ from apps.export.step import ExportedStep
 from runtime.errors import ConfigError
 from runtime.text import shown
 
-METADATA = "metadata.json"
-"""What a .pt2 file says of itself, among its extra files."""
-
 # The one that torch's exporter writes; others it reaches by converting.
 _OPSET = 18
 # A message of protobuf has less than 2 GiB: beyond that, tensors get a file of their own.
@@ -34,24 +30,12 @@ _OF_EACH_STEP = ("answers", "q_halt")
 Shapes = tuple[dict[str, dict[int, Dim]]]
 
 
-def write_program(step: ExportedStep, path: Path, facts: Mapping[str, str]) -> None:
-    """Write an ACT step for `torch.export.load`.
+def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str]) -> None:
+    """Write the recurrence as ONNX; where it is very large, NAME.data beside it.
 
-    Raises:
-        ConfigError: a part of the model cannot be exported.
-    """
-    with _exporting():
-        program, _ = _traced(step)
-        torch.export.save(program, path, extra_files={METADATA: json.dumps(dict(facts))})
-
-
-def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str], *, one_step: bool) -> None:
-    """Write an ACT step or the recurrence as ONNX; where it is very large, NAME.data beside it.
-
-    The recurrence takes what the step takes, without `new` and, unless starts are given, the
-    states; and int64 `num_steps`, 1 or more. It gives what the step gives after the last one,
-    without the states other than candidates; but `answers` [num_steps, B, S] and `q_halt`
-    [num_steps, B].
+    It takes what a step takes, without `new` and, unless starts are given, the states; and int64
+    `num_steps`, 1 or more. It gives what the step gives after the last one, without the states
+    other than candidates; but `answers` [num_steps, B, S] and `q_halt` [num_steps, B].
 
     Raises:
         ConfigError: a part of the model cannot be exported.
@@ -71,8 +55,7 @@ def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str], *, one_
     assert written is not None
     model = written.model
     ClearMetadataAndDocStringPass()(model)  # Of each node how it came about: half of the file.
-    if not one_step:
-        _repeat(model.graph, step)
+    _repeat(model.graph, step)
     model.metadata_props.update(facts)
     tensors = [value.const_value for value in model.graph.initializers.values()]
     size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
