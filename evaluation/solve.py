@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dataset.kinds.base import Puzzle, Verdict, Views
-from evaluation.chains import Found, chosen, ends_of, residual_of, wants_to_halt
+from evaluation.chains import Found, chosen, ends_of, residual_of
 from evaluation.config import ThinkingSettings
 from evaluation.think import Step, chain_steps
 from evaluation.views import Seen, seen_by_chains
@@ -172,7 +172,7 @@ def _read(
             "q_continue": given["q_continue_logits"].sigmoid(),
             "log_prob": of_cells.sum(-1),
             "confidence": _confidence(model, log_probs, given),
-            "halts": wants_to_halt(act, given, carry.steps),
+            "halts": act.wants_to_halt(given),
             "residual": residual_of(before, act.answer_of(carry)),
         }
         of_step = {name: value.cpu().numpy() for name, value in one.items()}

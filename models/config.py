@@ -217,14 +217,6 @@ class RecurrenceConfig(Schema):
                 part.require(self)
             except ValueError as error:
                 raise ValueError(f"{where}{error}") from None
-        q = self.heads.q
-        if q is not None and q.rule == "continue" and self.no_ACT_continue:
-            raise ValueError(
-                "heads.q.rule=continue compares q_halt with q_continue, which is not learned with "
-                "no_ACT_continue=true; use rule=zero"
-            )
-        if q is not None and (minimum := q.halt_min_steps) > (most := self.halt_max_steps):
-            raise ValueError(f"heads.q.halt_min_steps={minimum} exceeds halt_max_steps={most}")
         return self
 
     @classmethod

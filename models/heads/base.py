@@ -84,12 +84,10 @@ class HaltingRule:
     """When a slot halts before its last step: in training, and where an evaluation asks for it."""
 
     compares: bool  # q_halt with q_continue; otherwise with 0
-    min_steps: int = 1  # ACT steps before which no slot halts
 
-    def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor:
-        """Return bool [B]; `steps` (int32 [B]) counts this one."""
-        wants = outputs["q_halt_logits"] > (outputs["q_continue_logits"] if self.compares else 0.0)
-        return wants & (steps >= self.min_steps) if self.min_steps > 1 else wants
+    def wants_to_halt(self, outputs: Outputs) -> Tensor:
+        """Return bool [B]."""
+        return outputs["q_halt_logits"] > (outputs["q_continue_logits"] if self.compares else 0.0)
 
 
 class Head(nn.Module):

@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from runtime.registry import Registry
-from runtime.schema import Count, NonNegativeFloat, Schema, StrictBool
+from runtime.schema import NonNegativeFloat, Schema, StrictBool
 
 if TYPE_CHECKING:
     from models.config import RecurrenceConfig
@@ -68,10 +68,6 @@ class QHeadConfig(Schema):
     """start of the bias"""
     init_std: NonNegativeFloat = 0.0
     """standard deviation of the weight's start"""
-    rule: Literal["continue", "zero"] | None = None
-    """halt when q_halt > q_continue or > 0; null: zero with no_ACT_continue, else continue"""
-    halt_min_steps: Count = 1
-    """ACT steps before which no puzzle halts early"""
 
 
 class AuxiliaryHeadConfig(Schema):

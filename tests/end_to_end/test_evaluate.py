@@ -399,7 +399,7 @@ def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
 class Sure(HaltingRule):
     """Of a plug-in: the mean confidence ends a puzzle."""
 
-    def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor:
+    def wants_to_halt(self, outputs: Outputs) -> Tensor:
         return outputs["confidence_logits"].mean(-1) > -100
 
 

@@ -114,7 +114,7 @@ def test_cutoffs_beyond_the_vocabulary_are_refused(train: Train, tiny_settings: 
         ("~arch.heads.q", "arch.heads.q=null leaves out"),
         ("arch.heads.lm.rank=4", "the chosen files have no arch.heads.lm.rank"),
         ("arch.heads.lm.name=factorized arch.heads.lm.rank=4", "write +arch.heads.lm.rank"),
-        ("heads=sage arch.heads.q.rule=zero", "the chosen files have no arch.heads.q.rule"),
+        ("heads=sage arch.heads.q.init_std=1", "the chosen files have no arch.heads.q.init_std"),
         ("heads=adaptive loss=act_softmax arch.heads.lm.div_value=600", "last of 1 tails would"),
         ("heads=adaptive", "loss=act_softmax"),
         ("heads=hierarchical", "loss=act_softmax"),

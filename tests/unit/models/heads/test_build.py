@@ -110,17 +110,6 @@ def test_q_starts_where_it_is_told() -> None:
     assert 0.1 < own.weight.std() < 0.4
 
 
-@pytest.mark.parametrize(
-    ("q", "no_continue", "compares"),
-    [({}, False, True), ({}, True, False), ({"rule": "zero"}, False, False)],
-)
-def test_the_halting_rule(q: dict[str, Any], no_continue: bool, compares: bool) -> None:
-    head = QHead(make_config(heads={"q": q}, no_ACT_continue=no_continue))
-    assert head.rule is not None
-    assert head.rule.compares == compares
-    assert head.learns_continue != no_continue
-
-
 def test_without_q_every_row_takes_all_steps() -> None:
     model, examples = make_model(heads={"q": None}).train(), make_examples()
     assert not any("q_head" in key for key in model.state_dict())
@@ -187,8 +176,6 @@ def test_a_step_with_any_heads_is_one_graph(heads: dict[str, Any]) -> None:
         ({"heads": {"lm": {"name": "puzzle"}}, "puzzle_emb_ndim": 0}, "puzzle_emb_ndim=0"),
         ({"heads": {"lm": {"name": "moe", "num_experts": 2, "top_k": 3}}}, "top_k=3"),
         ({"heads": {"lm": {"name": "adaptive", "cutoffs": [4, 4]}}, "loss": SOFTMAX}, "ascend"),
-        ({"heads": {"q": {"halt_min_steps": 5}}}, "halt_max_steps=4"),
-        ({"heads": {"q": {"rule": "continue"}}, "no_ACT_continue": True}, "rule=zero"),
         ({"heads": {"action": {}}}, "field"),
     ],
 )

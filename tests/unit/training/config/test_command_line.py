@@ -79,7 +79,7 @@ def write(path: str, text: str) -> None:
         "--help lr": ["lr=0.0001\n    peak learning rate, after the warm-up; at least 0.0\n"],
         "--help arch arch=mixer": [
             *("arch: dec, hrm, hrm_v1, ", "arch.hidden_size=128\n    width of the states (D)"),
-            *("arch.heads.q.rule=null\n", "auto, math, fa2", "; at least 1 and at most "),
+            *("arch.heads.q.init_std=0.0\n", "auto, math, fa2", "; at least 1 and at most "),
         ],
         "--help logger ema": [
             "logger: jsonl, mlflow",
