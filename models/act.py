@@ -141,7 +141,9 @@ class ACT(nn.Module):
         outputs = self.inner.read(answer, carry.examples)
         if not self.training:
             return carry, outputs
-        halted = carry.halted | self.wants_to_halt(outputs)
+        halted = carry.halted
+        if self.rule is not None:
+            halted = halted | self.wants_to_halt(outputs)
         if drawn is not None:
             halted = halted & (carry.steps >= drawn["min_steps"])
         if self.learns_continue:

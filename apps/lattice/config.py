@@ -76,10 +76,10 @@ class LatticeConfig(RecurrenceConfig):
 
     symmetry: Literal["none", "digits"] = "none"
     """digits: a state for each digit in each cell, and the same weights for all digits, as in
-    arch=dec; for Sudoku"""
+    arch=dec; for Sudoku, with units=true"""
     units: StrictBool = False
-    """with symmetry=digits: cells are mixed by the means over rows, columns, boxes and their
-    crossings instead of attention, as in arch=dec"""
+    """cells are mixed by the means over rows, columns, boxes and their crossings instead of
+    attention, as in arch=dec; with symmetry=digits"""
     loops: Size = 16
     """passes through the blocks in a step"""
     keep_states: StrictBool = False
@@ -99,7 +99,7 @@ class LatticeConfig(RecurrenceConfig):
     dropout: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.1
     """share of what a block adds that is set to 0 in training, with symmetry=none"""
     pos_encodings: Literal["rope", "learned", "none"] = "learned"
-    """how attention knows the positions; learned: by row and column"""
+    """how attention knows the positions; learned: by row and column; rope is refused"""
     puzzle_emb_ndim: SizeOrZero = 0
     """0: there is no puzzle embedding"""
 
@@ -169,6 +169,7 @@ class LatticeConfig(RecurrenceConfig):
         fixed: dict[str, object] = {"mlp_t": False, "puzzle_emb_ndim": 0, "puzzle_emb_len": 0}
         fixed |= {"halt_exploration_prob": 0.0, "no_ACT_continue": True}
         bias, views, places = self.attention_bias, self.views, self.pos_encodings
+        known = ("none",) if self.units else ("learned", "none")
         afresh = "states are those of another view; use views=none"
         faults = {
             f"name=lattice needs the heads {' and '.join(sorted(own))}, and no q; use "
@@ -177,9 +178,9 @@ class LatticeConfig(RecurrenceConfig):
             **{f"heads.{name}: name=lattice does not turn fields": True for name in heads.fields},
             f"attention_bias={bias} with units=true: there is no attention over the cells; use "
             "units=false": self.units and bias != "none",
-            "units=true needs symmetry=digits": self.units and not self.has_digits,
+            "units=true and symmetry=digits need each other": self.units != self.has_digits,
             f"keep_states=true with views={views}: {afresh}": self.keep_states and views != "none",
-            f"pos_encodings={places} with units=true; use none": self.units and places != "none",
+            f"pos_encodings={places}: use {' or '.join(known)}": places not in known,
         }
         for name, technique in techniques.active.items():
             unknown = technique not in techniques.acting("weighed")

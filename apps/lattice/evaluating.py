@@ -1,4 +1,4 @@
-"""Evaluate by search: what the model finds, beside chance and a plain solver, and its files."""
+"""Evaluate by search: what the model finds, beside chance, and its files."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ import torch
 from apps.lattice import search_report
 from apps.lattice.config import LatticeConfig
 from apps.lattice.search import Found, Ledger, Search, search_sets
-from apps.lattice.search_report import Figures, figures_of, solver_figures
+from apps.lattice.search_report import Figures, figures_of
 from evaluation import table
 from evaluation.job import Job, beside
 from evaluation.measure import Prepared, Report
@@ -33,12 +33,10 @@ def search(
     _: EvalBatches,
     ranks: Ranks,
 ) -> Report:
-    """Search on all ranks with the model, with its first chain alone, with weights that were never
-    trained, and with a plain solver.
-    """
+    """Search on all ranks with the model, and with weights that were never trained."""
     config, settings = job.config, job.config.search
     forward = prepared(model)
-    searchers = {who: (forward, model, config.max_examples) for who in ("model", "first chain")}
+    searchers = {"model": (forward, model, config.max_examples)}
     if settings.control:
         torch.manual_seed(config.seed)
         untrained = build_model(arch, job.facts).to(ranks.device)
@@ -47,16 +45,12 @@ def search(
     figures, by_model = list[Figures](), dict[str, list[Found]]()
     for who, (step, searched, number) in searchers.items():
         puzzles = {name: rows_of(job.dataset, name, number) for name in job.dataset.sets}
-        first_try = who == "first chain"
-        one = Search(step, searched.eval(), arch, ranks, settings, config.seed, first_try=first_try)
+        one = Search(step, searched.eval(), arch, ranks, settings, config.seed)
         found = search_sets(one, puzzles, ledger, who, show_progress=ranks.is_main)
         if who == "model":
             by_model = found
         for name, rows in found.items():
             figures += figures_of(name, who, rows, puzzles[name].labels)
-    for name in job.dataset.sets if ranks.is_main and job.dataset.kind == "sudoku" else ():
-        inputs = rows_of(job.dataset, name, config.max_examples).inputs
-        figures += solver_figures(name, inputs)
     return partial(report, figures, by_model, job)
 
 

@@ -32,7 +32,6 @@ from models.layers import (
     CastedEmbedding,
     CastedLinear,
     LayerNorm,
-    RotaryEmbedding,
     trunc_normal_,
     weights_cast_once,
 )
@@ -134,9 +133,6 @@ class LatticeInner(Recurrence):
         self.num_prefix = 1  # A position that stands for the whole puzzle.
         self.num_positions = self.num_states = 1 + self.seq_len
         self.embed_whole = nn.Parameter(trunc_normal_(torch.empty(D), std=D**-0.5))
-        if config.pos_encodings == "rope":
-            width, theta = D // config.num_heads, config.rope_theta
-            self.rotary_emb = RotaryEmbedding(width, self.num_positions, theta)
         self.H_level = Loop(config, self.num_positions, LatticeBlock)
 
     def empty_carry(self, batch_size: int) -> Latents:
@@ -178,14 +174,13 @@ class LatticeInner(Recurrence):
         D]; in evaluation mode after the last one alone.
         """
         injected = self.embed(carry[CANDIDATES])
-        rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
         first_kept = 0 if self.training else self.num_loops - 1
         h = carry["z_H"].view(injected.shape) if self.keeps_states else injected
         answers = []
         with weights_cast_once(self, self.dtype):
             for loop in range(self.num_loops):
                 with torch.set_grad_enabled(torch.is_grad_enabled() and loop >= first_kept):
-                    h = self.H_level(h + injected, rotary)
+                    h = self.H_level(h + injected, None)
                 if loop >= first_kept:
                     answers.append(self.as_carried(h))
         return carry | {"z_H": answers[-1].detach()}, torch.cat(answers)
@@ -193,17 +188,13 @@ class LatticeInner(Recurrence):
     def embed(self, candidates: Tensor) -> Tensor:
         """Return the input of each loop, [B, T, D], for candidates [B, S, V]."""
         table, D = self.embed_tokens.embedding_weight.to(self.dtype), self.hidden_size
-        cells = self._placed(candidates.to(self.dtype) @ table)
+        cells = candidates.to(self.dtype) @ table
+        if self.pos_encodings == "learned":
+            tables = (self.embed_row.embedding_weight, self.embed_column.embedding_weight)
+            row, column = (table.to(self.dtype) for table in tables)
+            cells = cells + (row.unsqueeze(1) + column).flatten(0, 1)
         whole = self.embed_whole.to(self.dtype).expand(cells.shape[0], 1, D)
         return torch.cat((whole, cells), dim=1) * math.sqrt(D)
-
-    def _placed(self, cells: Tensor) -> Tensor:
-        """Add to cells [..., S, D] where they are."""
-        if self.pos_encodings != "learned":
-            return cells
-        tables = (self.embed_row.embedding_weight, self.embed_column.embedding_weight)
-        row, column = (table.to(self.dtype) for table in tables)
-        return cells + (row.unsqueeze(1) + column).flatten(0, 1)
 
     def answer(self, states: Tensor, examples: Examples) -> Answer:
         return Answer(states, num_prefix=1)
@@ -288,7 +279,7 @@ class DigitLatticeInner(LatticeInner):
         decided = candidates.sum(-1, keepdim=True) == 1
         kinds = candidates[..., FIRST_DIGIT:].long() + 2 * decided
         kinds = kinds.transpose(1, 2).flatten(0, 1)
-        return self._placed(self.embed_tokens(kinds)) * math.sqrt(self.hidden_size)
+        return self.embed_tokens(kinds) * math.sqrt(self.hidden_size)
 
     def as_carried(self, h: Tensor) -> Tensor:
         return h.reshape(-1, self.num_states, self.hidden_size)

@@ -1,17 +1,15 @@
-"""What a search is worth: figures over a set, beside those of chance and of a plain solver.
+"""What a search is worth: figures over a set, beside those of chance.
 
 A search finds answers that the model alone would not; how many it would find with a model that
 knows nothing is therefore measured beside it, with the same number of chains and rounds.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from apps.lattice.search import Found
-from dataset.sudoku import rules
 from evaluation import table
 from evaluation.metrics import Estimate, wilson
 
@@ -21,12 +19,12 @@ class Figures:
     """Shares of the puzzles, and what they cost."""
 
     set_name: str
-    searcher: str  # model; first chain, which does not start again; untrained; solver, by the rules
+    searcher: str  # model, or untrained
     num_puzzles: int
     solved: Estimate  # the first three add up to 1
     wrong: Estimate
     abstained: Estimate
-    at_once: Estimate | None  # solved by one pass of the model, without search
+    at_once: Estimate  # solved by one pass of the model, without search
     calls: tuple[float, float, float]  # for a puzzle: mean, median, 95th percentile
     solved_within: dict[int, float]  # the share solved with at most this many calls
     seconds: float  # of one rank for each puzzle
@@ -54,41 +52,11 @@ def figures_of(
         wrong=share(has_answer & ~right),
         abstained=share(~has_answer),
         at_once=share(_judged([one.at_once for one in found], labels)[1]),
-        calls=_spread(calls),
+        calls=(float(calls.mean()), float(np.median(calls)), float(np.percentile(calls, 95))),
         solved_within=_within(calls, right),
         seconds=float(np.mean([one.seconds for one in found])),
     )
     return [figures]
-
-
-def solver_figures(set_name: str, inputs: np.ndarray) -> list[Figures]:
-    """Let our own solver, which knows the rules, solve Sudokus, tokens [N, S]; none of others."""
-    try:
-        grids = [rules.tokens_to_grid(row) for row in inputs]
-        rules.solve(grids[0])  # Loads the compiler.
-    except (ValueError, IndexError):
-        return []
-    began = time.perf_counter()
-    solved = [rules.solve(grid) for grid in grids]
-    seconds = time.perf_counter() - began
-    number = sum(answer is not None for answer, _ in solved)
-    figures = Figures(
-        set_name=set_name,
-        searcher="solver",
-        num_puzzles=len(grids),
-        solved=wilson(number, len(grids)),
-        wrong=wilson(0, len(grids)),
-        abstained=wilson(len(grids) - number, len(grids)),
-        at_once=None,
-        calls=_spread(np.array([backtracks for _, backtracks in solved])),
-        solved_within={},
-        seconds=seconds / len(grids),
-    )
-    return [figures]
-
-
-def _spread(values: np.ndarray) -> tuple[float, float, float]:
-    return float(values.mean()), float(np.median(values)), float(np.percentile(values, 95))
 
 
 def _within(calls: np.ndarray, right: np.ndarray) -> dict[int, float]:
@@ -139,10 +107,7 @@ def as_text(figures: Sequence[Figures]) -> str:
         place = [one.set_name, one.searcher, one.num_puzzles]
         lines.append([*place, *shares, *counts, f"{one.seconds:.3g}"])
     header = ["set", "searcher", "puzzles", *names, "calls", "median", "95 %", "seconds"]
-    explained = (
-        "in brackets: 95 % confidence intervals; calls: rows through the model for a puzzle (of "
-        "the solver: digits taken back)"
-    )
+    explained = "in brackets: 95 % confidence intervals; calls: rows through the model for a puzzle"
     within = [
         f"{one.set_name}, {one.searcher}: solved within so many calls: "
         + ", ".join(f"{bound} {share:.3f}" for bound, share in one.solved_within.items())

@@ -28,8 +28,7 @@ FIRST_DIGIT = 2
 
 class DigitBlock(Block):
     """Post-norm block on [B * N, S, D]: mix the cells, let digits know each other, transform each.
-
-    Without attention over the cells its result is a view of [S, B * N, D] in memory.
+    Its result is a view of [S, B * N, D] in memory.
     """
 
     def add_mixer(self, config: Any, num_positions: int) -> None:
@@ -43,23 +42,15 @@ class DigitBlock(Block):
         self.digits = MeanOfOthers(D)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
-        if self.mixes_by_units or self.mixes_by_mlp:
-            x = self._mixed_by_units(x) if self.mixes_by_units else self._mixed_by_mlp(x)
-            x = self._digits_mixed(x)
-            return add_rms_norm(x, self.mlp(x), self.eps).transpose(0, 1)
-        x = add_rms_norm(x, self.self_attn(x, rotary), self.eps)
-        x = self._digits_mixed(x.transpose(0, 1)).transpose(0, 1)
-        return add_rms_norm(x, self.mlp(x), self.eps)
+        x = self._mixed_by_units(x) if self.mixes_by_units else self._mixed_by_mlp(x)
+        cells = x.reshape(-1, self.num_digits, x.shape[-1])
+        x = add_rms_norm(x, self.digits(cells).view(x.shape), self.eps)
+        return add_rms_norm(x, self.mlp(x), self.eps).transpose(0, 1)
 
     def _mixed_by_units(self, x: Tensor) -> Tensor:
         """Mix the cells of [B * N, S, D]; returns [S, B * N, D]."""
         x = x.transpose(0, 1)
         return add_rms_norm(x, self.units(x), self.eps)
-
-    def _digits_mixed(self, x: Tensor) -> Tensor:
-        """Mix the digits of each cell; x is [S, B * N, D]."""
-        cells = x.reshape(-1, self.num_digits, x.shape[-1])
-        return add_rms_norm(x, self.digits(cells).view(x.shape), self.eps)
 
 
 class MeanOfOthers(nn.Module):
@@ -119,7 +110,7 @@ class DECInner(TRMInner):
         self.num_digits = facts.vocab_size - FIRST_DIGIT
         super().__init__(config, facts)
         self.num_states = self.num_digits * facts.seq_len
-        self.positions_first = config.units or config.mlp_t
+        self.positions_first = True
 
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
         apart = {n: z.view(-1, self.num_positions, self.hidden_size) for n, z in carry.items()}

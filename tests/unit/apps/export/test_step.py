@@ -28,10 +28,9 @@ FORMS: dict[str, Any] = {
     "learned positions": {"name": "hrm", **CYCLES, "H_layers": 1, "pos_encodings": "learned"},
     "dec": {"name": "dec", **CYCLES},
     "dec, units": {"name": "dec", **CYCLES, "units": True},
-    "dec, attention": {"name": "dec", **CYCLES, "mlp_t": False, "attention_bias": "sudoku"},
     "lattice": LATTICE,
     "lattice, states kept": LATTICE | {"keep_states": True, "views": "none"},
-    "lattice of digits": LATTICE | {"symmetry": "digits"},
+    "lattice of digits": LATTICE | {"symmetry": "digits", "units": True, "pos_encodings": "none"},
     "damped": TRM
     | {"no_ACT_continue": False}
     | {"techniques": {"damped_noise": {"damping": 0.9, "noise": 0.0}}},

@@ -44,8 +44,6 @@ MATRIX: dict[str, Any] = {
     **{f"head {name}": TRM | STABLE | {"heads": {"lm": head}} for name, head in HEADS.items()},
     "auxiliary heads": TRM | {"heads": AUXILIARY},
     "positions of rows": FORMS["hrm"] | {"pos_encodings": "none", "attention_bias": "sudoku"},
-    "rotated lattice": FORMS["lattice"] | {"pos_encodings": "rope"},
-    "lattice of units": FORMS["lattice of digits"] | {"units": True, "pos_encodings": "none"},
 }
 SMALLEST: Any = FORMS["transformer"]
 

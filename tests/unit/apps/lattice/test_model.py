@@ -21,17 +21,12 @@ from tests.unit.models.tiny import shaken, sudoku_examples, sudoku_facts
 
 SMALL: Any = {"hidden_size": 8, "num_heads": 2, "expansion": 2.0, "L_layers": 2, "loops": 3}
 SMALL |= {"halt_max_steps": 5, "forward_dtype": "float64", "dropout": 0.0}
-DIGITS: Any = {"symmetry": "digits"}
-UNITS: Any = DIGITS | {"units": True, "pos_encodings": "none"}
+UNITS: Any = {"symmetry": "digits", "units": True, "pos_encodings": "none"}
 FORMS: dict[str, Any] = {
     "plain": {},
-    "plain with rotation": {"pos_encodings": "rope"},
     "plain with a bias": {"attention_bias": "sudoku", "pos_encodings": "none"},
-    "digits": DIGITS,
-    "digits with rotation": DIGITS | {"pos_encodings": "rope"},
     "units": UNITS,
 }
-ROTATED = {form for form in FORMS if FORMS[form].get("pos_encodings") == "rope"}
 MAZE = DataFacts(6, 25, 1)
 HEADS: Any = {"q": None, "candidates": {}, "contradiction": {}}
 YES, NO = 9.0, -9.0
@@ -231,10 +226,9 @@ def test_a_guess_can_wait_until_nothing_is_struck() -> None:
         assert open_cells == [16 - (cell >= 0) for cell in guessed]
 
 
-@pytest.mark.parametrize("form", ["digits", "digits with rotation", "units"])
 @pytest.mark.parametrize("size", [4, 6, 9])
-def test_states_of_digits_follow_their_permutation(form: str, size: int) -> None:
-    inner = model_of(sudoku_facts(size), **FORMS[form]).eval().model.inner
+def test_states_of_digits_follow_their_permutation(size: int) -> None:
+    inner = model_of(sudoku_facts(size), **UNITS).eval().model.inner
     order = torch.randperm(size, generator=torch.Generator().manual_seed(1))
     tokens = torch.cat((torch.arange(2), order + 2))
     state = inner.all_candidates(sudoku_examples(size)["inputs"])
@@ -349,7 +343,7 @@ def test_each_loop_has_a_loss(form: str) -> None:
     injected, losses = inner.embed(state), []
     h = injected
     for _ in range(3):
-        h = inner.H_level(h + injected, inner.rotary_emb() if form in ROTATED else None)
+        h = inner.H_level(h + injected, None)
         outputs = inner.read(inner.as_carried(h), examples)
         losses.append(expected_loss(outputs, state, examples, weights))
     mean = sum(losses) / len(losses)
@@ -410,8 +404,8 @@ def test_the_published_size() -> None:
         (DataFacts(12, 900, 5), {}, r"arch\.name=lattice is for Sudokus"),
         (DataFacts(10, 81, 1), {}, r"arch\.name=lattice is for Sudokus"),
         (DataFacts(6, 24, 1), {}, r"arch\.name=lattice is for Sudokus"),
-        (MAZE, DIGITS, "symmetry=digits is for Sudoku"),
-        (DataFacts(6, 16, 1, kind="maze"), DIGITS, "symmetry=digits is for Sudoku"),
+        (MAZE, UNITS, "symmetry=digits is for Sudoku"),
+        (DataFacts(6, 16, 1, kind="maze"), UNITS, "symmetry=digits is for Sudoku"),
     ],
 )
 def test_other_puzzles_are_refused(facts: DataFacts, form: dict[str, Any], told: str) -> None:
@@ -424,8 +418,9 @@ def test_other_puzzles_are_refused(facts: DataFacts, form: dict[str, Any], told:
     [
         ({"techniques": {"anchors": {}}}, r"techniques\.anchors has no meaning with name=lattice"),
         ({"heads": {}}, "use heads=lattice"),
-        ({"units": True}, "needs symmetry=digits"),
-        (UNITS | {"pos_encodings": "rope"}, "pos_encodings=rope with units=true"),
+        ({"units": True}, "units=true and symmetry=digits need each other"),
+        (UNITS | {"pos_encodings": "learned"}, "pos_encodings=learned: use none"),
+        ({"pos_encodings": "rope"}, "pos_encodings=rope: use learned or none"),
         ({"strike_below": 1.5}, "strike_below"),
         (UNITS | {"attention_bias": "sudoku"}, "attention_bias=sudoku with units=true"),
         ({"keep_states": True}, "keep_states=true with views=dihedral"),
