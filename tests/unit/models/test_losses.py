@@ -64,19 +64,6 @@ def test_stablemax_gradient_equals_that_of_its_definition_zero_included() -> Non
     torch.testing.assert_close(grad, torch.tensor([[0.75, -0.25, -0.25, -0.25]]))
 
 
-@pytest.mark.parametrize("loss_type", LOG_PROBS)
-def test_log_probs_sum_to_one_in_float32_or_wider(loss_type: str) -> None:
-    torch.manual_seed(0)
-    for dtype, wide in (
-        (torch.bfloat16, torch.float32),
-        (torch.float32, torch.float32),
-        (torch.float64, torch.float64),
-    ):
-        log_probs = LOG_PROBS[loss_type](10 * torch.randn(4, 9, dtype=dtype))
-        assert log_probs.dtype == wide
-        torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(4, dtype=wide))
-
-
 # The loss head on chosen outputs
 
 
@@ -205,13 +192,6 @@ def test_losses_are_sums_over_all_rows(loss_type: str) -> None:
     assert output.loss.item() == pytest.approx(whole, rel=1e-5)
 
 
-def test_without_a_target_there_is_no_q_continue_loss() -> None:
-    without, other_q = measure(), measure(q_continue=Q_CONTINUE)
-    assert "q_continue_loss" not in without.metrics
-    assert "q_continue_loss" not in without.rows
-    assert torch.equal(without.loss, other_q.loss)
-
-
 def test_rows_without_labels_count_as_right_for_q_and_nowhere_else() -> None:
     labels = torch.full((2, 4), NONE, dtype=torch.int32)
     output = measure(
@@ -292,27 +272,3 @@ def test_cross_entropy_and_label_smoothing_equal_their_definition(
     output = measure(**GIVEN, loss_type=loss_type, label_smoothing=smoothing)
     means = losses.sum(-1) / (LABELS != NONE).sum(-1).clamp_min(1)
     torch.testing.assert_close(output.rows["lm_loss"].double(), means, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("weighting", ["fixed", "uncertainty"])
-@pytest.mark.parametrize("loss_type", LOG_PROBS)
-def test_the_gradient_of_the_whole_loss(loss_type: str, weighting: str) -> None:
-    carry = ACTCarry({}, torch.tensor(STEPS), torch.tensor(HALTED), {"labels": LABELS.long()})
-    target = torch.tensor(TARGET).double()
-
-    def loss(logits: Tensor, q_halt: Tensor, q_continue: Tensor, *learned: Tensor) -> Tensor:
-        outputs = {
-            "logits": logits,
-            "q_halt_logits": q_halt,
-            "q_continue_logits": q_continue,
-            "target_q_continue": target,
-        }
-        settings = {"loss_type": loss_type, "weighting": weighting, "label_smoothing": 0.3}
-        head = measured_as(carry, outputs, **settings)
-        values = {f"log_variances.{n}": v for n, v in zip(NAMES, learned, strict=bool(learned))}
-        return torch.func.functional_call(head, values, (carry, {})).loss
-
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(6, 4, 5), (6,), (6,), *([()] * 3 if weighting == "uncertainty" else [])]
-    inputs = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
-    assert torch.autograd.gradcheck(loss, [value.requires_grad_() for value in inputs])
