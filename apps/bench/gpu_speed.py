@@ -30,7 +30,7 @@ from apps.bench import benchmark
 from models.architectures import ArchConfig
 from models.config import AttentionBackend, DataFacts
 from models.layers import require_backend
-from models.operations import count_flop
+from models.operations import train_step_flop
 from models.registry import arch_on_device
 from models.technique import TechniquesConfig
 from runtime.compiler import choose_compiling
@@ -94,13 +94,13 @@ def published(folder: str, name: str, seconds: str, *settings: str) -> dict[str,
     config = load_config(TrainConfig, "cfg_pretrain", settings)
     device = torch.device(resolve_device(config.device))
     arch, size = arch_on_device(config.arch, device.type), config.global_batch_size
-    flop = count_flop(arch.model_copy(update={"techniques": TechniquesConfig()}), SUDOKU)
+    flop = train_step_flop(arch.model_copy(update={"techniques": TechniquesConfig()}), SUDOKU)
     compiled = choose_compiling(config.compile, device.type).form is not False
     prepare_host(config.num_threads)
     step, parameters, optimizer = published_step(
         Path(folder), arch, size, device, compiled=compiled
     )
-    activity = benchmark.Activity("train step", step, 1, 1, flop.train_step)
+    activity = benchmark.Activity("train step", step, 1, 1, flop)
     timing = benchmark.measure(step, float(seconds), device)
     on_cuda = device.type == "cuda"
     case = {

@@ -10,13 +10,13 @@ more than the rounding of float32 explains, it is not kept. docs/export.md
 import argparse
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataset.command_line import Parser, told
-from dataset.kinds.base import kinds_with
+from evaluation.puzzles import kind_of
 from runtime.errors import ConfigError, disk_errors
 from runtime.files import sha256
 from runtime.plugins import import_plugins
@@ -142,12 +142,10 @@ def facts_of(
     """Return what the file says of itself."""
     inner, logits = step.act.inner, step(step.zeros(1))["logits"]
     _, seq_len, vocab_size = logits.shape
-    kinds = [evaluator.name for evaluator in trained.run.active_evaluators]
-    if not kinds and tried.facts and tried.facts.kind:
-        kinds = [tried.facts.kind]
-    elif not kinds:
-        kinds = [kind.key for kind in kinds_with(seq_len, vocab_size)]
-        kinds = kinds if len(kinds) == 1 else []  # Of 4 x 4 cells there are Sudokus and mazes.
+    kind, known = None, tried.facts or trained.recorded_facts
+    assert known is not None  # Of `read_puzzles`.
+    with suppress(ValueError):
+        kind = kind_of(known, [evaluator.name for evaluator in trained.run.active_evaluators])
     source = trained.weights
     if not trained.is_published:
         source = source / MANIFEST
@@ -155,7 +153,7 @@ def facts_of(
         source = average_of(source)
     facts: dict[str, object] = {
         "arch": trained.run.arch.name,
-        "puzzles": ",".join(kinds),
+        "puzzles": kind.key if kind else "",
         "seq_len": seq_len,
         "vocab_size": vocab_size,
         "num_puzzle_identifiers": 0 if inner.puzzle_emb is None else len(inner.puzzle_emb.weights),

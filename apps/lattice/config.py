@@ -103,9 +103,9 @@ class LatticeConfig(RecurrenceConfig):
     puzzle_emb_ndim: SizeOrZero = 0
     """0: there is no puzzle embedding"""
 
-    views: Literal["none", "dihedral", "all"] = "dihedral"
-    """images of the puzzle that are drawn anew for each row at each step in training: none;
-    turned and mirrored, with the digits of a Sudoku permuted; all symmetries of Sudoku"""
+    views: Literal["none", "dihedral"] = "dihedral"
+    """images of the puzzle that are drawn anew for each row at each step in training: none; turned
+    and mirrored, with the digits of a Sudoku permuted"""
     strike_below: Probability = 0.1
     """probability of a candidate to stay, below which it is struck"""
     guess: Literal["always", "stuck"] = "always"

@@ -378,8 +378,7 @@ def guesses_and_views(
         drawn["guided"] = ((words >> np.uint64(11)) * 2.0**-53 < config.guided_guesses)[:, None]
     if views and config.views != "none":
         words = at.words(Stream.TURNS, 2 * at.num_rows).reshape(2, -1)
-        every = config.views == "all"
-        drawn["cells"], drawn["tokens"] = views.turns(words, vocab_size, every_symmetry=every)
+        drawn["cells"], drawn["tokens"] = views.turns(words, vocab_size)
     return drawn
 
 

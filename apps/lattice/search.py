@@ -249,10 +249,8 @@ class Search:
         draws = {"guesses": ((words[:, :2] >> np.uint64(40)) * 2.0**-24).astype(np.float32)}
         if self._views != "none":
             inner: Any = self._model.model.inner
-            every = self._views == "all"
-            draws["cells"], draws["tokens"] = inner.views.turns(
-                words[:, 2:].T, len(inner.open_cell), every_symmetry=every
-            )
+            turned = inner.views.turns(words[:, 2:].T, len(inner.open_cell))
+            draws["cells"], draws["tokens"] = turned
         return draws
 
     def _told(self, carry: ACTCarry, chains: Mapping[int, Sequence[Chain]]) -> dict[int, Round]:

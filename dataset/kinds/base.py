@@ -40,14 +40,11 @@ class Views:
         """
         raise NotImplementedError
 
-    def turns(
-        self, words: np.ndarray, vocab_size: int, *, every_symmetry: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def turns(self, words: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
         """Choose a view for each of N puzzles: turned and mirrored, tokens renamed.
 
         Args:
             words: random uint64 [2, N].
-            every_symmetry: all other moves of cells, too.
         Returns:
             as `moves`, int32.
         """
@@ -84,9 +81,7 @@ class DihedralViews(Views):
     def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         return turned_cells(views, self._size).astype(np.int64), None
 
-    def turns(
-        self, words: np.ndarray, vocab_size: int, *, every_symmetry: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def turns(self, words: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
         cells = turned_cells((words[0] >> np.uint64(1)).astype(np.int64), self._size)
         return cells, np.tile(np.arange(vocab_size, dtype=np.int32), (len(cells), 1))
 

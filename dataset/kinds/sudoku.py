@@ -25,18 +25,13 @@ class SudokuViews(Views):
         moves, digits = np.divmod(views, len(self._symmetries.tokens))
         return self._symmetries.sources(moves), self._symmetries.tokens[digits]
 
-    def turns(
-        self, words: np.ndarray, vocab_size: int, *, every_symmetry: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def turns(self, words: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
         moves, digits = (words >> np.uint64(1)).astype(np.int64)
         tokens = self._symmetries.tokens
-        if every_symmetry:
-            cells = self._symmetries.sources(moves % self._symmetries.num_moves)
-        else:
-            # Boxes of another width than height do not survive a quarter turn.
-            views = range(NUM_VIEWS) if self._symmetries.halves == 2 else UPRIGHT_VIEWS
-            cells = turned_cells(moves, self._size, views)
-        return cells.astype(np.int32), tokens[digits % len(tokens)].astype(np.int32)
+        # Boxes of another width than height do not survive a quarter turn.
+        views = range(NUM_VIEWS) if self._symmetries.halves == 2 else UPRIGHT_VIEWS
+        cells = turned_cells(moves, self._size, views)
+        return cells, tokens[digits % len(tokens)].astype(np.int32)
 
 
 class SudokuKind(Kind):

@@ -18,7 +18,7 @@ from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError
 from training.checkpoint.trained_model import find_trained_model
 
-LATTICE = ["arch=lattice", "heads=lattice", "arch.loops=1", "arch.L_layers=1", "arch.views=all"]
+LATTICE = ["arch=lattice", "heads=lattice", "arch.loops=1", "arch.L_layers=1"]
 DIGITS = ["arch.symmetry=digits", "arch.units=true", "arch.pos_encodings=none"]
 
 
