@@ -242,11 +242,6 @@ class RecurrenceConfig(Schema):
         return self.model_copy(update={"halt_max_steps": steps})
 
     @property
-    def position_expansion(self) -> float:
-        """`expansion` of the SwiGLU over the positions."""
-        return self.expansion
-
-    @property
     def rows_per_target(self) -> int:
         """One row in this many has a target for q_continue."""
         return max((one.rows_per_target for one in self.techniques.active.values()), default=1)

@@ -55,8 +55,7 @@ class Block(nn.Module):
     def add_mixer(self, config: RecurrenceConfig, num_positions: int) -> None:
         """Build what mixes the positions."""
         if config.mlp_t:
-            expansion, multiple = config.position_expansion, config.width_multiple
-            self.mlp_t = PositionSwiGLU(num_positions, expansion, multiple)
+            self.mlp_t = PositionSwiGLU(num_positions, config.expansion, config.width_multiple)
             return
         P = config.num_prefix
         bias = build_bias(config.attention_bias, config.num_heads, num_positions - P, P)

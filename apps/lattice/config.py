@@ -64,11 +64,7 @@ class LatticeConfig(RecurrenceConfig):
     overrides: ClassVar[dict[str, FieldInfo]] = {
         "loops": further_field(
             Count | None, None, "arch=lattice: passes through the blocks in a step"
-        ),
-        "strike_below": further_field(Probability | None, None, "arch=lattice"),
-        "guess": further_field(Literal["always", "stuck"] | None, None, "arch=lattice"),
-        "guess_temperature": further_field(PositiveFloat | None, None, "arch=lattice"),
-        "contradiction_above": further_field(Probability | None, None, "arch=lattice"),
+        )
     }
 
     name: Literal["lattice"] = "lattice"

@@ -51,10 +51,6 @@ class DECConfig(RecurrenceConfig):
         super().require_data(facts)
         require_sudoku(facts, "arch.name=dec")
 
-    @property
-    def position_expansion(self) -> float:
-        return self.cell_expansion
-
     @model_validator(mode="after")
     def _treats_digits_alike(self) -> Self:
         if not isinstance(self.heads.lm, LinearHeadConfig):

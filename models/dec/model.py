@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.biases.sudoku.config import sudoku_box
+from models.biases.sudoku.config import SUDOKU_BOXES
 from models.config import DataFacts
 from models.dec.config import DECConfig
 from models.heads.base import Answer, Examples
-from models.layers import CastedLinear, add_rms_norm
+from models.layers import CastedLinear, PositionSwiGLU, add_rms_norm
 from models.recurrence import Block, Latents, Rotary
 from models.trm.model import TRMInner
 
@@ -38,7 +38,8 @@ class DigitBlock(Block):
         if config.units:
             self.units = UnitMeans(D, num_positions)
         else:
-            super().add_mixer(config, num_positions)
+            expansion, multiple = config.cell_expansion, config.width_multiple
+            self.mlp_t = PositionSwiGLU(num_positions, expansion, multiple)
         self.digits = MeanOfOthers(D)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
@@ -73,7 +74,7 @@ class UnitMeans(nn.Module):
 
     def __init__(self, width: int, num_positions: int) -> None:
         super().__init__()
-        rows, columns = sudoku_box(num_positions)
+        rows, columns = SUDOKU_BOXES[num_positions]
         # Bands, rows of a band, stacks, columns of a stack.
         self.grid = (columns, rows, rows, columns)
         self.cell, self.line, self.box, self.part = (CastedLinear(width, width) for _ in range(4))

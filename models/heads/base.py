@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.config import ACTLossConfig
 from models.layers import CastedLinear
 from models.losses import IGNORE_LABEL_ID, CrossEntropy
 
@@ -130,7 +129,7 @@ class TokenHead(Head):
     loss_names: tuple[str, ...] = ("lm",)
     metric_names = ("accuracy", "exact_accuracy")
     normalized: bool = False
-    loss = CrossEntropy(ACTLossConfig())
+    loss: CrossEntropy
     dropout = 0.0
 
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:

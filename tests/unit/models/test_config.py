@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from models.config import DataFacts
 from models.hrm.config import HRMConfig
 from runtime.errors import ConfigError
 from training.config.composition import load_config
@@ -99,22 +98,6 @@ def test_the_message_says_what_is_accepted(path: str, value: object, accepted: s
     assert accepted in message
 
 
-def test_a_whole_number_is_a_number() -> None:
-    config = validate(TrainConfig, with_value("lr", 1))
-    assert config.lr == 1.0
-    assert isinstance(config.lr, float)
-
-
-def test_all_faults_are_told_at_once() -> None:
-    tree = with_value("lr", -1.0)
-    tree["epochs"] = "3"
-    tree["arch"]["L_cylces"] = 4
-    with pytest.raises(ConfigError) as error:
-        validate(TrainConfig, tree)
-    for part in ("lr=-1.0", "epochs=3", "arch.L_cylces=4"):
-        assert part in str(error.value)
-
-
 # HRM
 
 
@@ -164,11 +147,6 @@ def test_a_target_of_what_is_not_learned_is_refused(more: dict[str, Any], told: 
     with pytest.raises(ValidationError, match=told):
         HRMConfig.model_validate({"techniques": {"sparse_look_ahead": {}}} | more)
     HRMConfig.model_validate(more)
-
-
-def test_facts_are_json() -> None:
-    facts = DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1)
-    assert DataFacts(**facts.to_dict()) == facts
 
 
 def test_schemas_load_no_torch() -> None:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from apps.lattice.config import LatticeConfig
 from apps.lattice.model import CONTRADICTION, DECIDED
-from dataset.sudoku.symmetries import sudoku_symmetries
 from models.act import Drawn
 from models.config import DataFacts
 from models.heads.base import Examples
@@ -242,17 +240,6 @@ def test_states_of_digits_follow_their_permutation(size: int) -> None:
     gap = permuted["contradiction_logits"] - plain["contradiction_logits"]
     assert gap.abs().max() < 1e-10
     assert plain["candidates_logits"][..., 2:].std() > 0.01
-
-
-def test_with_units_every_symmetry_of_sudoku_is_the_model_s() -> None:
-    inner = model_of(sudoku_facts(9), **UNITS).eval().model.inner
-    state = inner.all_candidates(sudoku_examples(9)["inputs"])
-    symmetries = sudoku_symmetries(9)
-    moves = np.random.default_rng(0).integers(symmetries.num_moves, size=1)
-    cells = torch.from_numpy(symmetries.sources(moves)[0])
-    plain, moved = heads_of(inner, state), heads_of(inner, state[:, cells])
-    for name in ("logits", "candidates_logits"):
-        torch.testing.assert_close(moved[name], plain[name][:, cells], rtol=0, atol=1e-10)
 
 
 def heads_of(inner: Any, candidates: Tensor) -> dict[str, Tensor]:
