@@ -1,7 +1,6 @@
 """Settings of deduction on candidate sets, and of the heads that it needs."""
 
-import math
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
@@ -9,7 +8,6 @@ from pydantic.fields import FieldInfo
 from models.biases.sudoku.config import require_sudoku
 from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
 from models.heads.config import AUXILIARY_HEADS, AuxiliaryHeadConfig, HeadsConfig
-from runtime.errors import ConfigError
 from runtime.registry import imported
 from runtime.schema import (
     Count,
@@ -22,9 +20,6 @@ from runtime.schema import (
     StrictBool,
     further_field,
 )
-
-if TYPE_CHECKING:
-    from dataset.kinds.base import Kind
 
 
 class ContradictionHeadConfig(AuxiliaryHeadConfig):
@@ -101,7 +96,7 @@ class LatticeConfig(RecurrenceConfig):
 
     views: Literal["none", "dihedral"] = "dihedral"
     """images of the puzzle that are drawn anew for each row at each step in training: none; turned
-    and mirrored, with the digits of a Sudoku permuted"""
+    and mirrored, with the digits permuted"""
     strike_below: Probability = 0.1
     """probability of a candidate to stay, below which it is struck"""
     guess: Literal["always", "stuck"] = "always"
@@ -137,26 +132,7 @@ class LatticeConfig(RecurrenceConfig):
 
     def require_data(self, facts: DataFacts) -> None:
         super().require_data(facts)
-        if self.has_digits:
-            require_sudoku(facts, "arch.symmetry=digits")
-        self.kind_of(facts)
-
-    @staticmethod
-    def kind_of(facts: DataFacts) -> "Kind":
-        """Return the kind of the puzzles; of facts that do not say it, the first that fits.
-
-        Raises:
-            ConfigError: of none that is known the tokens of open cells are.
-        """
-        from dataset.kinds.base import kinds_with
-
-        for kind in kinds_with(facts.seq_len, facts.vocab_size):
-            if facts.kind in (None, kind.key) and kind.answers(math.isqrt(facts.seq_len)):
-                return kind
-        raise ConfigError(
-            f"arch.name=lattice is for Sudokus of 4 x 4, 6 x 6 or 9 x 9 cells and for square mazes;"
-            f" the data have {facts.seq_len} cells and {facts.vocab_size} tokens"
-        )
+        require_sudoku(facts, "arch.name=lattice")
 
     @model_validator(mode="after")
     def _deduces(self) -> Self:

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from apps.lattice.config import LatticeConfig
 from apps.lattice.heads import CANDIDATES, solution_gone
-from dataset.kinds.base import Views
+from dataset.kinds.sudoku import SudokuViews
+from dataset.sudoku.rules import EMPTY_TOKEN
 from models.act import ACT, ACTCarry, Drawn, Judged
 from models.biases.base import build_bias
 from models.config import DataFacts, RecurrenceConfig
@@ -103,15 +104,14 @@ class LatticeInner(Recurrence):
     latents = ("z_H",)
 
     def __init__(self, config: LatticeConfig, facts: DataFacts) -> None:
-        kind, side = config.kind_of(facts), math.isqrt(facts.seq_len)
-        self.open_token, tokens = kind.board(side).open, kind.answers(side)
-        self.views = kind.views(side)
+        side = math.isqrt(facts.seq_len)
+        self.views = SudokuViews(side)
         # Positions are those of rows and columns, not one by one.
         learned = config.pos_encodings == "learned"
         super().__init__(
             config.model_copy(update={"pos_encodings": "none"}) if learned else config, facts
         )
-        D, side = config.hidden_size, math.isqrt(facts.seq_len)
+        D = config.hidden_size
         self.pos_encodings = config.pos_encodings
         if learned:
             self.embed_row, self.embed_column = (
@@ -122,8 +122,7 @@ class LatticeInner(Recurrence):
         self.strike_below = _logit(config.strike_below)
         self.contradiction_above = _logit(config.contradiction_above)
         self.guesses_always = config.guess == "always"
-        open_cell = torch.zeros(facts.vocab_size, dtype=torch.bool)
-        open_cell[list(tokens)] = True
+        open_cell = torch.arange(facts.vocab_size) >= FIRST_DIGIT
         self.register_buffer("open_cell", open_cell, persistent=False)
         self.add_layers(config)
 
@@ -166,7 +165,7 @@ class LatticeInner(Recurrence):
     def all_candidates(self, inputs: Tensor) -> Tensor:
         """Return what cells may hold before anything is deduced, bool [B, S, V]; inputs [B, S]."""
         given = F.one_hot(inputs.long(), len(self.open_cell)).bool()
-        is_open = (inputs == self.open_token).unsqueeze(-1)
+        is_open = (inputs == EMPTY_TOKEN).unsqueeze(-1)
         return (is_open & self.open_cell) | (~is_open & given)
 
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
@@ -227,7 +226,7 @@ class LatticeInner(Recurrence):
         """
         bound = self.strike_below if strike_below is None else strike_below.logit().view(-1, 1, 1)
         unlikely = outputs["candidates_logits"] < bound
-        kept = candidates & ~(unlikely & (inputs == self.open_token).unsqueeze(-1))
+        kept = candidates & ~(unlikely & (inputs == EMPTY_TOKEN).unsqueeze(-1))
         left = kept.sum(-1)
         noticed = outputs["contradiction_logits"] > self.contradiction_above
         contradiction = noticed | (left == 0).any(-1)
@@ -307,7 +306,7 @@ class LatticeACT(ACT):
 
     def draw(self, at: Address) -> dict[str, np.ndarray]:
         own, inner = slice(at.own.start, at.own.stop), self.inner
-        drawn = guesses_and_views(at, self.config, inner.views, len(inner.open_cell))
+        drawn = guesses_and_views(at, self.config, inner.views)
         return super().draw(at) | {name: at.parts(rows[own]) for name, rows in drawn.items()}
 
     def think(
@@ -367,7 +366,7 @@ LatticeInner.act_type = LatticeACT
 
 
 def guesses_and_views(
-    at: Address, config: LatticeConfig, views: Views | None, vocab_size: int
+    at: Address, config: LatticeConfig, views: SudokuViews
 ) -> dict[str, np.ndarray]:
     """Draw `guesses`, `guided`, `cells` and `tokens` of `LatticeACT.think` for the global batch."""
     words = at.words(Stream.GUESSES, 2 * at.num_rows)
@@ -376,9 +375,9 @@ def guesses_and_views(
     if config.guided_guesses:
         words = at.words(Stream.GUESSES, at.num_rows, counter=1)
         drawn["guided"] = ((words >> np.uint64(11)) * 2.0**-53 < config.guided_guesses)[:, None]
-    if views and config.views != "none":
+    if config.views != "none":
         words = at.words(Stream.TURNS, 2 * at.num_rows).reshape(2, -1)
-        drawn["cells"], drawn["tokens"] = views.turns(words, vocab_size)
+        drawn["cells"], drawn["tokens"] = views.turns(words)
     return drawn
 
 

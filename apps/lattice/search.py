@@ -249,8 +249,7 @@ class Search:
         draws = {"guesses": ((words[:, :2] >> np.uint64(40)) * 2.0**-24).astype(np.float32)}
         if self._views != "none":
             inner: Any = self._model.model.inner
-            turned = inner.views.turns(words[:, 2:].T, len(inner.open_cell))
-            draws["cells"], draws["tokens"] = turned
+            draws["cells"], draws["tokens"] = inner.views.turns(words[:, 2:].T)
         return draws
 
     def _told(self, carry: ACTCarry, chains: Mapping[int, Sequence[Chain]]) -> dict[int, Round]:

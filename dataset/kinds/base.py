@@ -40,16 +40,6 @@ class Views:
         """
         raise NotImplementedError
 
-    def turns(self, words: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Choose a view for each of N puzzles: turned and mirrored, tokens renamed.
-
-        Args:
-            words: random uint64 [2, N].
-        Returns:
-            as `moves`, int32.
-        """
-        raise NotImplementedError
-
     def apply(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
         """Return each of the boards, uint8 [N, cells] tokens, in its view, int64 [N]."""
         cells, tokens = self.moves(views)
@@ -80,10 +70,6 @@ class DihedralViews(Views):
 
     def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         return turned_cells(views, self._size).astype(np.int64), None
-
-    def turns(self, words: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-        cells = turned_cells((words[0] >> np.uint64(1)).astype(np.int64), self._size)
-        return cells, np.tile(np.arange(vocab_size, dtype=np.int32), (len(cells), 1))
 
 
 def turned_cells(
@@ -166,10 +152,6 @@ class Kind:
     def example(self, size: int, seed: int) -> "Puzzle | None":
         """Make a puzzle of `size` rows that can be solved; None: no program here makes them."""
         return None
-
-    def answers(self, size: int) -> Sequence[int]:
-        """Return the tokens that an open cell may hold in the end; none: that is not known."""
-        return ()
 
     def answer_sizes(self, labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return how large answers [N, cells] are, int64 [N] by name; {}: all are alike."""

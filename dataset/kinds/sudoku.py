@@ -1,6 +1,5 @@
 """Sudoku of 4 x 4, 6 x 6 and 9 x 9 cells. Tokens are digit + 1; 0 is padding."""
 
-from collections.abc import Sequence
 from math import isqrt
 
 import numpy as np
@@ -25,7 +24,10 @@ class SudokuViews(Views):
         moves, digits = np.divmod(views, len(self._symmetries.tokens))
         return self._symmetries.sources(moves), self._symmetries.tokens[digits]
 
-    def turns(self, words: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    def turns(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Choose for each of N puzzles, by random uint64 [2, N], how it is turned and mirrored and
+        its digits are renamed; returns cells and tokens as `moves`, int32.
+        """
         moves, digits = (words >> np.uint64(1)).astype(np.int64)
         tokens = self._symmetries.tokens
         # Boxes of another width than height do not survive a quarter turn.
@@ -91,9 +93,6 @@ class SudokuKind(Kind):
             taken=set(),
         )
         return Puzzle(self, made.questions[0].reshape(size, size))
-
-    def answers(self, size: int) -> Sequence[int]:
-        return range(1 + sudoku.EMPTY_TOKEN, self.vocab_size(size))
 
     def views(self, size: int) -> Views:
         return SudokuViews(size)

@@ -6,7 +6,7 @@ import numpy as np
 
 from apps.lattice.config import LatticeConfig
 from apps.lattice.model import guesses_and_views
-from dataset.kinds.sudoku import SUDOKU
+from dataset.kinds.sudoku import SudokuViews
 from runtime.streams import Address
 
 ROWS = 20000
@@ -14,7 +14,7 @@ ROWS = 20000
 
 def drawn(seed: int, step: int, rows: int = 64, size: int = 9, **settings: Any) -> Any:
     at = Address(seed, step, rows, range(rows), num_parts=1, seq_len=size**2)
-    return guesses_and_views(at, LatticeConfig(**settings), SUDOKU.views(size), size + 2)
+    return guesses_and_views(at, LatticeConfig(**settings), SudokuViews(size))
 
 
 def test_guesses_and_views_depend_on_seed_step_and_row_alone() -> None:
