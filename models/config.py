@@ -219,11 +219,6 @@ class RecurrenceConfig(Schema):
                 raise ValueError(f"{where}{error}") from None
         return self
 
-    @classmethod
-    def in_present_terms(cls, arch: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of a saved run in the terms of this version."""
-        return arch
-
     def require_data(self, facts: DataFacts) -> None:
         """Raise ConfigError if the model is not one for such puzzles."""
         require_data(self.attention_bias, facts)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 import models.recurrence
@@ -288,40 +287,12 @@ def test_published_sizes() -> None:
     assert sizes["transformer"] == sizes["hrm"]
 
 
-# Saved with an earlier version
-
-SAVED = {**TRM, "name": "hrm", "H_layers": 4, "gradient": "last_cycle", "no_ACT_continue": False}
-
-
-def test_an_hrm_that_was_saved_with_shared_levels_is_trm() -> None:
-    saved = SAVED | {"shared_levels": True, "puzzle_emb_len": 0}
-    read = TypeAdapter(ArchConfig).validate_python(saved)
-    trm = TRM | {"no_ACT_continue": False, "puzzle_emb_len": 0}
-    assert read == TRMConfig(**trm)
-
-
-def test_shared_levels_is_dropped_or_refused_where_it_is_no_trm() -> None:
-    hrm = {key: value for key, value in SAVED.items() if key != "gradient"}
-    read = TypeAdapter(ArchConfig).validate_python(hrm | {"shared_levels": False})
-    assert read == HRMConfig.model_validate(hrm)
-    with pytest.raises(ValidationError, match="one stack for both levels is not supported"):
-        TypeAdapter(ArchConfig).validate_python(hrm | {"shared_levels": True})
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["rope", "learned", "mixer", "no puzzle embedding"])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_step_is_one_graph(variant: str, training: bool) -> None:
     tiny.require_same_compiled(make_model(**VARIANTS[variant]).train(training), "aot_eager")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("ahead", [None, [1]])
-def test_a_compiled_look_ahead_is_the_same(ahead: list[int] | None) -> None:
-    techniques = {"sparse_look_ahead": {"every": 3}} if ahead is not None else {}
-    tiny.require_same_compiled(make_model(techniques=techniques).train(), "aot_eager", ahead)
 
 
 @pytest.mark.slow

@@ -89,6 +89,7 @@ def test_a_saved_section_that_is_none_is_left_for_the_schema_to_refuse(value: An
         ({"loss": {"clip": {"lm": None, "q_halt": None}}}, {"loss": {}}, ...),
         ({"loss": {"clip": {"lm": 1.0}}}, {"loss": {"clip": {"lm": 1.0}}}, {"loss": {}}),
         ({"digit_attention": True}, {"digit_attention": True}, ...),
+        ({"shared_levels": False}, {}, ...),
         ({"heads": {"q": {"rule": None, "halt_min_steps": 1}}}, {"heads": {"q": {}}}, ...),
         ({"heads": {"q": {"rule": "zero"}}}, {"heads": {"q": {"rule": "zero"}}}, ...),
         ({"attention": "sdpa_cudnn"}, {"attention": "sdpa_cudnn"}, {"attention": "auto"}),
