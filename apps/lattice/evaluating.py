@@ -1,8 +1,13 @@
-"""Evaluate by search: what the model finds, beside chance, and its files."""
+"""Evaluate by search: what the model finds, and its files.
+
+A search finds answers that the model alone would not; how many it would find with a model that
+knows nothing is therefore measured beside it, with the same number of chains and rounds.
+"""
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,19 +15,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from apps.lattice import search_report
 from apps.lattice.config import LatticeConfig
 from apps.lattice.search import Found, Ledger, Search, search_sets
-from apps.lattice.search_report import Figures, figures_of
 from evaluation import table
 from evaluation.job import Job, beside
 from evaluation.measure import Prepared, Report
+from evaluation.metrics import Estimate, wilson
 from evaluation.records import Answers, size_of_answers
 from evaluation.report import as_file, heading, last_line, records, write
 from models.act import ACTLossHead
 from models.registry import build_model
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Shares of the puzzles, and what they cost."""
+
+    set_name: str
+    searcher: str  # model, or untrained
+    num_puzzles: int
+    solved: Estimate  # the first three add up to 1
+    wrong: Estimate
+    abstained: Estimate
+    at_once: Estimate  # solved by one pass of the model, without search
+    calls: tuple[float, float, float]  # for a puzzle: mean, median, 95th percentile
+    solved_within: dict[int, float]  # the share solved with at most this many calls
+    seconds: float  # of one rank for each puzzle
 
 
 def search(
@@ -89,7 +109,7 @@ def report(
         written |= records_of_search(found, job)
     write(written)
     sys.stdout.write(
-        f"{heading(facts)}{search_report.as_text(figures)}\n\n"
+        f"{heading(facts)}{as_text(figures)}\n\n"
         f"{seconds:.1f} s\nwritten: {', '.join(map(str, written))}\n"
         f"{last_line(content)}"
     )
@@ -112,5 +132,92 @@ def records_of_search(found: Mapping[str, Sequence[Found]], job: Job) -> dict[Pa
         if len(answered):
             preds = np.stack([one.answer for one in puzzles if one.answer is not None])
             answers.add(name, answered, rows.inputs[answered], rows.labels[answered], preds)
-    lines = search_report.as_csv(found, labels, known)
+    lines = as_csv(found, labels, known)
     return records(job, lines, answers.finish(lambda own: [own]))
+
+
+def figures_of(
+    set_name: str, searcher: str, found: Sequence[Found], labels: np.ndarray
+) -> list[Figures]:
+    """Compare what was found with the labels, tokens [N, S], by row; none where no row has any."""
+    found = [one for one in found if (labels[one.row] >= 0).any()]
+    if not found:
+        return []
+
+    def share(holds: np.ndarray) -> Estimate:
+        return wilson(int(holds.sum()), len(found))
+
+    labels = labels[[one.row for one in found]]
+    has_answer, right = _judged([one.answer for one in found], labels)
+    calls = np.array([one.calls for one in found])
+    figures = Figures(
+        set_name=set_name,
+        searcher=searcher,
+        num_puzzles=len(found),
+        solved=share(right),
+        wrong=share(has_answer & ~right),
+        abstained=share(~has_answer),
+        at_once=share(_judged([one.at_once for one in found], labels)[1]),
+        calls=(float(calls.mean()), float(np.median(calls)), float(np.percentile(calls, 95))),
+        solved_within=_within(calls, right),
+        seconds=float(np.mean([one.seconds for one in found])),
+    )
+    return [figures]
+
+
+def _within(calls: np.ndarray, right: np.ndarray) -> dict[int, float]:
+    bounds = 2 ** np.arange(np.ceil(np.log2(calls.max())) + 1).astype(int)
+    return {int(bound): float(np.mean((calls <= bound) & right)) for bound in bounds}
+
+
+def as_csv(
+    found: Mapping[str, Sequence[Found]],
+    labels: Mapping[str, np.ndarray],
+    known: Mapping[str, Mapping[str, np.ndarray | None]],
+) -> str:
+    """Return a line for each puzzle of all sets, with its labels, tokens [N, S], and what is known
+    of it from the data, by name.
+    """
+    counted = ("calls", "rounds", "taken_back", "restarts", "seconds")
+    sets, names = {}, dict.fromkeys(name for values in known.values() for name in values)
+    for name, puzzles in found.items():
+        has_answer, right = _judged([one.answer for one in puzzles], labels[name])
+        _, at_once = _judged([one.at_once for one in puzzles], labels[name])
+        shares = {"solved": right, "wrong": has_answer & ~right, "abstained": ~has_answer}
+        has_labels = (labels[name] >= 0).any(axis=1)
+        columns = {
+            name: np.where(has_labels, share, np.nan)
+            for name, share in (shares | {"at_once": at_once}).items()
+        }
+        columns |= {n: np.array([float(getattr(one, n)) for one in puzzles]) for n in counted}
+        sets[name] = {**known[name], **columns}
+    return table.rows_as_csv([*names, "solved", "wrong", "abstained", "at_once", *counted], sets)
+
+
+def _judged(
+    answers: Sequence[np.ndarray | None], labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return where there is an answer, and where it is right, bool [N]."""
+    pairs = zip(answers, labels, strict=True)
+    right = [answer is not None and bool((answer == label).all()) for answer, label in pairs]
+    return np.array([answer is not None for answer in answers], bool), np.array(right, bool)
+
+
+def as_text(figures: Sequence[Figures]) -> str:
+    """Return a line for each, shares with their 95 % intervals."""
+    names = ("solved", "wrong", "abstained", "at_once")
+    lines = []
+    for one in figures:
+        shares = [getattr(one, name) for name in names]
+        counts = [f"{value:,.0f}" for value in one.calls]
+        place = [one.set_name, one.searcher, one.num_puzzles]
+        lines.append([*place, *shares, *counts, f"{one.seconds:.3g}"])
+    header = ["set", "searcher", "puzzles", *names, "calls", "median", "95 %", "seconds"]
+    explained = "in brackets: 95 % confidence intervals; calls: rows through the model for a puzzle"
+    within = [
+        f"{one.set_name}, {one.searcher}: solved within so many calls: "
+        + ", ".join(f"{bound} {share:.3f}" for bound, share in one.solved_within.items())
+        for one in figures
+        if one.searcher == "model"
+    ]
+    return "\n".join((table.as_text(header, lines, explained), *within))

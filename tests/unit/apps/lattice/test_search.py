@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from apps.lattice.config import LatticeConfig
+from apps.lattice.evaluating import as_text, figures_of
 from apps.lattice.model import CONTRADICTION
 from apps.lattice.narration import tell
 from apps.lattice.search import Chain, Found, Ledger, Round, Search, search_sets
-from apps.lattice.search_report import as_text, figures_of
 from dataset.sudoku import rules
 from evaluation.config import EvalSearchSettings
 from models.config import DataFacts
