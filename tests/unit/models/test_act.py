@@ -271,16 +271,6 @@ def test_a_slot_is_done_by_the_rule_or_at_the_last_step() -> None:
     assert act.halts(carry).tolist() == [True] * 3
 
 
-def test_a_carry_is_made_of_its_tensors() -> None:
-    act = build(([0.0] * 4, [1.0] * 4), halt_max_steps=3, learns_continue=False)
-    carry, _ = act(act.initial_carry(offer(0, 4)), offer(1, 4))
-    names = {"z_H", "z_L", "steps", "halted", *(f"examples.{name}" for name in offer(0))}
-    assert set(carry.tensors()) == names
-    again = ACTCarry.from_tensors(carry.tensors()).tensors()
-    assert again.keys() == names
-    assert all(again[name] is value for name, value in carry.tensors().items())
-
-
 def exploring(seed: int, step: int, rows: int, probability: float, most: int) -> np.ndarray:
     at = Address(seed, step, rows, range(rows), num_parts=1, seq_len=0)
     return min_halt_steps(at, probability, most)
