@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
 from models.biases.base import ATTENTION_BIASES, require_data
-from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, HeadLoss, HeadsConfig, TokenHeadConfig
+from models.heads.config import HeadLoss, HeadsConfig, TokenHeadConfig
+from models.heads.schemas import AUXILIARY_HEADS, TOKEN_HEADS
 from models.technique import TechniquesConfig
 from runtime.registry import NONE, NameOf, Registry, import_all, imported, rebuild_schemas
 from runtime.schema import (
@@ -253,6 +254,5 @@ ARCHITECTURES = Registry("architecture", RecurrenceConfig, "hrm", "arch")
 """Behind each name stands a `models.recurrence.Recurrence`, its schema is a `RecurrenceConfig`."""
 
 import_all("models.biases", "config")
-import_all("models.heads", "config")
 import_all("models.techniques")
 rebuild_schemas([RecurrenceConfig])

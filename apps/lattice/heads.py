@@ -11,7 +11,7 @@ from torch import Tensor
 from models.config import DataFacts, RecurrenceConfig
 from models.heads.auxiliary import AuxiliaryHead, CellLogitHead
 from models.heads.base import Answer, Outputs, Targets
-from models.heads.linear.model import Linear, LinearOfDigits
+from models.heads.linear import Linear, LinearOfDigits
 from models.layers import widened
 from models.losses import binary_cross_entropy
 

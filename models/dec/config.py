@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from models.biases.sudoku.config import require_sudoku
 from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
-from models.heads.linear.config import LinearHeadConfig
+from models.heads.schemas import LinearHeadConfig
 from runtime.registry import imported
 from runtime.schema import NumLayers, Size, SizeOrZero, StrictBool
 

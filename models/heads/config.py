@@ -1,9 +1,8 @@
 """What the schemas of heads share, and the registries of heads.
 
-Each of ours is a folder beside this file: `config.py` registers its schema and `model.py` has its
-module. A plug-in's may lie anywhere. Nothing here imports torch: a configuration is checked before
-torch is loaded. A registered auxiliary head is a field of `HeadsConfig`; its loss has a weight and
-a limit in `models.config`.
+Each of ours is a file beside this one, and its schema stands in `schemas.py`. A plug-in's may lie
+anywhere. Nothing here imports torch: a configuration is checked before torch is loaded. A
+registered auxiliary head is a field of `HeadsConfig`; its loss has a weight in `models.config`.
 """
 
 from collections.abc import Mapping

@@ -23,7 +23,7 @@ from dataset.format.writing import write_puzzles
 from evaluation.config import EvalConfig
 from evaluation.job import beside, global_batch_size, open_dataset, prepare, require_thinking
 from models.heads.base import HaltingRule, Outputs
-from models.heads.confidence.model import ConfidenceHead
+from models.heads.confidence import ConfidenceHead
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from training.checkpoint.trained_model import find_trained_model

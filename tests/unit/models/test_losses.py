@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from models.act import ACT, COUNTED_METRICS, ACTCarry, ACTLossHead, Drawn, LossOutput
 from models.heads.base import Examples, Outputs
-from models.heads.linear.model import Linear
+from models.heads.linear import Linear
 from models.heads.q import QHead
 from models.hrm.config import HRMConfig
 from models.losses import IGNORE_LABEL_ID as NONE

@@ -9,12 +9,12 @@ from torch import Tensor
 from models.config import RecurrenceConfig
 from models.heads.build import RMSNorm
 from models.heads.config import TOKEN_HEADS
-from models.heads.factorized.model import Factorized
-from models.heads.hierarchical.model import Hierarchical
-from models.heads.linear.model import Linear
-from models.heads.moe.model import MixtureOfExperts
-from models.heads.puzzle.model import PuzzleAdapted
-from models.heads.tied.model import Tied
+from models.heads.factorized import Factorized
+from models.heads.hierarchical import Hierarchical
+from models.heads.linear import Linear
+from models.heads.moe import MixtureOfExperts
+from models.heads.puzzle import PuzzleAdapted
+from models.heads.tied import Tied
 from models.layers import CastedEmbedding, LayerNorm
 
 B, S, D, V, WIDTH = 3, 4, 6, 11, 5

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from models.config import RecurrenceConfig
 from models.heads.base import TokenHead
-from models.heads.linear.model import Linear
+from models.heads.linear import Linear
 from models.layers import CastedLinear
 
 
