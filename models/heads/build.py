@@ -57,7 +57,7 @@ class NormedHead(TokenHead):
 
     def __init__(self, norm: nn.Module, dropout: float, projection: TokenHead) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(norm, nn.Dropout(dropout))
+        self.blocks = nn.Sequential(*[norm, nn.Dropout(dropout)] if dropout else [norm])
         self.projection = projection
         self.loss_names, self.normalized = projection.loss_names, projection.normalized
 
