@@ -153,8 +153,8 @@ class MoEHeadConfig(TokenHeadConfig):
 class HierarchicalHeadConfig(TokenHeadConfig):
     """First a cluster of tokens, then a token in it (class-based softmax, arXiv:cs/0108006).
 
-    When it helps: large vocabularies of which few tokens are asked for at a time: these need the
-    outputs of their own clusters alone. All logits together cost a little more than one matrix.
+    When it helps: it is meant for large vocabularies; tokens that stand side by side form a
+    cluster. It costs a little more than one matrix.
     """
 
     by_softmax: ClassVar[bool] = True
