@@ -23,8 +23,7 @@ from evaluation.config import Choice, ThinkingSettings
 from evaluation.metrics import Estimate, wilson
 from evaluation.think import Forward, chain_steps, evaluating
 from evaluation.views import Seen, seen_by_chains
-from models.act import ACT, ACTLossHead
-from models.heads.base import Outputs
+from models.act import ACTLossHead
 from puzzle_dataset import Batch, EvalBatches
 from runtime.progress import bar
 from runtime.ranks import Ranks
@@ -104,17 +103,6 @@ def answers_of(select: Choice, found: Found, depth: int, steps: int) -> np.ndarr
     chains, rows = chosen(select, found, depth, steps), np.arange(found.halt.shape[1])
     early = ends_of(select, found.halt, steps)[chains, rows] < steps
     return np.where(early[:, None], found.at_halt[chains, rows], found.preds[chains, depth, rows])
-
-
-def wants_to_halt(act: ACT, outputs: Outputs, steps: Tensor) -> Tensor:
-    """Return bool [B], whether the halting rule would stop a chain after `steps`, int32 [B].
-
-    Unlike `ACT.wants_to_halt` the most steps do not matter: what holds at a depth holds where a
-    deeper one is read, too.
-    """
-    if act.rule is None:
-        return torch.zeros_like(steps, dtype=torch.bool)
-    return act.rule.wants_to_halt(outputs, steps)
 
 
 def residual_of(before: Tensor, after: Tensor) -> Tensor:
@@ -238,7 +226,7 @@ class _Thinker:
                 continue
             outputs = act.inner.read(act.answer_of(carry), carry.examples)
             preds = outputs["logits"].argmax(-1).int()
-            now = wants_to_halt(act, outputs, carry.steps) & (halt == 0)
+            now = act.wants_to_halt(outputs) & (halt == 0)
             halt = torch.where(now, step, halt)
             at_halt = torch.where(now[:, None], preds, at_halt)
             if step in self.depths:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dataset.kinds.base import Puzzle, Verdict
-from evaluation.chains import Found, chosen, ends_of, residual_of, wants_to_halt
+from evaluation.chains import Found, chosen, ends_of, residual_of
 from evaluation.config import ThinkingSettings
 from evaluation.think import Step, chain_steps
 from evaluation.views import Seen, seen_by_chains, views_for
@@ -155,7 +155,7 @@ def _read(
             "q_halt_logits": given["q_halt_logits"].float(),
             "q_halt": given["q_halt_logits"].float().sigmoid(),
             "q_continue": given["q_continue_logits"].sigmoid(),
-            "halts": wants_to_halt(act, given, carry.steps),
+            "halts": act.wants_to_halt(given),
             "residual": residual_of(before, act.answer_of(carry)),
         }
         of_step = {name: value.cpu().numpy() for name, value in one.items()}

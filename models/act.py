@@ -141,19 +141,15 @@ class ACT(nn.Module):
         outputs = self.inner.read(answer, carry.examples)
         if not self.training:
             return carry, outputs
-        halted = self._halted(carry, outputs, drawn)
+        halted = carry.halted
+        if self.rule is not None:
+            halted = halted | self.wants_to_halt(outputs)
+        if drawn is not None:
+            halted = halted & (carry.steps >= drawn["min_steps"])
         if self.learns_continue:
             rows = None if drawn is None else drawn.get("ahead")
             outputs |= self.look_ahead(carry.inner, carry.examples, carry.halted, rows)
         return ACTCarry(carry.inner, carry.steps, halted, carry.examples), outputs
-
-    def _halted(self, carry: ACTCarry, outputs: Outputs, drawn: Drawn | None) -> Tensor:
-        """Return which slots halt in training, bool [B]; `carry` says which ones must."""
-        wants_to_halt = self.wants_to_halt(outputs, carry.steps)
-        if wants_to_halt is None:
-            return carry.halted
-        halted = carry.halted | wants_to_halt
-        return halted if drawn is None else halted & (carry.steps >= drawn["min_steps"])
 
     def think(
         self, carry: ACTCarry, offered: Examples, drawn: Drawn | None = None
@@ -197,17 +193,14 @@ class ACT(nn.Module):
             return carry.halted
         head = self.inner.heads[self.halting_head.removesuffix("_head")]
         outputs = head.read(self.inner.answer(self.answer_of(carry), carry.examples))
-        wants_to_halt = self.wants_to_halt(outputs, carry.steps)
-        return carry.halted if wants_to_halt is None else carry.halted | wants_to_halt
+        return carry.halted | self.wants_to_halt(outputs)
 
-    def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor | None:
-        """Return bool [B], whether a head would halt each slot after `steps` (int32 [B], this one
-        too); None if no head can halt.
-        """
-        if self.rule is None or self.halt_max_steps == 1:
-            return None
-        with torch.no_grad():
-            return self.rule.wants_to_halt(outputs, steps)
+    @torch.no_grad()
+    def wants_to_halt(self, outputs: Outputs) -> Tensor:
+        """Return bool [B], whether a head would halt each slot; false if no head can halt."""
+        if self.rule is None:
+            return torch.zeros_like(outputs["q_halt_logits"], dtype=torch.bool)
+        return self.rule.wants_to_halt(outputs)
 
     def look_ahead(
         self, latents: Latents, examples: Examples, last_step: Tensor, rows: Tensor | None = None

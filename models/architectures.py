@@ -27,7 +27,7 @@ PUBLISHED_LOSSES = {"losses@ACTLossHead": "act"}
 
 
 def _with_own_names(arch: object) -> object:
-    """Translate published names, and settings that earlier versions saved."""
+    """Translate published names."""
     if not isinstance(arch, dict):
         return arch
     arch = {"name": ARCHITECTURES.default} | arch
@@ -36,10 +36,8 @@ def _with_own_names(arch: object) -> object:
         arch["loss"] = loss | {"name": PUBLISHED_LOSSES.get(name, name)}
     if not isinstance(arch["name"], str):
         return arch
-    arch["name"] = name = PUBLISHED_ARCHITECTURES.get(arch["name"], arch["name"])
-    schema = ARCHITECTURES[name].schema if name in ARCHITECTURES else RecurrenceConfig
-    assert issubclass(schema, RecurrenceConfig)
-    return schema.in_present_terms(arch)
+    arch["name"] = PUBLISHED_ARCHITECTURES.get(arch["name"], arch["name"])
+    return arch
 
 
 ArchConfig = Annotated[RecurrenceConfig, ARCHITECTURES, BeforeValidator(_with_own_names)]

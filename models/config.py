@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
 from models.biases.base import ATTENTION_BIASES, require_data
-from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, HeadLoss, HeadsConfig, TokenHeadConfig
+from models.heads.config import HeadLoss, HeadsConfig, TokenHeadConfig
+from models.heads.schemas import AUXILIARY_HEADS, TOKEN_HEADS
 from models.technique import TechniquesConfig
 from runtime.registry import NONE, NameOf, Registry, import_all, imported, rebuild_schemas
 from runtime.schema import (
@@ -217,20 +218,7 @@ class RecurrenceConfig(Schema):
                 part.require(self)
             except ValueError as error:
                 raise ValueError(f"{where}{error}") from None
-        q = self.heads.q
-        if q is not None and q.rule == "continue" and self.no_ACT_continue:
-            raise ValueError(
-                "heads.q.rule=continue compares q_halt with q_continue, which is not learned with "
-                "no_ACT_continue=true; use rule=zero"
-            )
-        if q is not None and (minimum := q.halt_min_steps) > (most := self.halt_max_steps):
-            raise ValueError(f"heads.q.halt_min_steps={minimum} exceeds halt_max_steps={most}")
         return self
-
-    @classmethod
-    def in_present_terms(cls, arch: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of a saved run in the terms of this version."""
-        return arch
 
     def require_data(self, facts: DataFacts) -> None:
         """Raise ConfigError if the model is not one for such puzzles."""
@@ -250,11 +238,6 @@ class RecurrenceConfig(Schema):
         return self.model_copy(update={"halt_max_steps": steps})
 
     @property
-    def position_expansion(self) -> float:
-        """`expansion` of the SwiGLU over the positions."""
-        return self.expansion
-
-    @property
     def rows_per_target(self) -> int:
         """One row in this many has a target for q_continue."""
         return max((one.rows_per_target for one in self.techniques.active.values()), default=1)
@@ -271,6 +254,5 @@ ARCHITECTURES = Registry("architecture", RecurrenceConfig, "hrm", "arch")
 """Behind each name stands a `models.recurrence.Recurrence`, its schema is a `RecurrenceConfig`."""
 
 import_all("models.biases", "config")
-import_all("models.heads", "config")
 import_all("models.techniques")
 rebuild_schemas([RecurrenceConfig])

@@ -8,8 +8,9 @@ from models.technique import TECHNIQUES, Technique
 # Settings of `arch` that are gone (docs/log/removed.md), with the value that changed nothing.
 _GONE = {"chains": 1, "rollout_prob": 0.0, "rollout_max_steps": 64, "backprop_loops": None}
 _GONE |= {"heads.q.exploration_bonus": 0.0, "loss.clip": None, "digit_attention": False}
+_GONE |= {"heads.q.rule": None, "heads.q.halt_min_steps": 1, "shared_levels": False}
 # Those of them that evaluations depend on.
-_OF_ALL_RUNS = {"digit_attention"}
+_OF_ALL_RUNS = {"digit_attention", "heads.q.rule", "heads.q.halt_min_steps", "shared_levels"}
 
 
 def in_present_terms(arch: Mapping[str, Any], *, training: bool) -> dict[str, Any]:

@@ -93,11 +93,11 @@ class PositionLinear(CastedLinear):
         return aligned(weight) if weight.is_cuda else weight
 
 
-def aligned(matrix: Tensor, multiple: int = 8) -> Tensor:
-    """Return a matrix whose rows, or else columns, start at multiples of `multiple` elements, its
-    values the same, as the fast bfloat16 products of CUDA want it.
+def aligned(matrix: Tensor) -> Tensor:
+    """Return a matrix whose rows, or else columns, start at multiples of 8 elements, its values the
+    same, as the fast bfloat16 products of CUDA want it.
     """
-    return matrix if matrix.shape[1] % multiple == 0 else matrix.t().contiguous().t()
+    return matrix if matrix.shape[1] % 8 == 0 else matrix.t().contiguous().t()
 
 
 @contextmanager

@@ -1,8 +1,13 @@
-"""How many operations a model makes in its matrix products, counted without computing anything."""
+"""How many floating point operations the linear layers of a model make for one example, counted
+without computing anything.
+
+A multiply-add is 2 operations. Backward takes as many as forward for the weight's gradient, and as
+many again where the input needs a gradient.
+"""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,26 +19,11 @@ from models.layers import CastedLinear
 from models.registry import build_model
 
 
-class Flop(NamedTuple):
-    """Floating point operations of the linear layers for one example: of an ACT step in training
-    (with its gradients, the second pass for the target of q_continue, and all cycles, also where a
-    technique begins with fewer) and in evaluation (where no head is read).
-
-    A multiply-add is 2 operations. Backward takes as many as forward for the weight's gradient, and
-    as many again where the input needs a gradient.
-    """
-
-    train_step: int
-    act_step: int
-
-
-def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
-    """Count both kinds of steps."""
-    return Flop(train_step_flop(arch, facts), act_step_flop(arch, facts))
-
-
 def train_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
-    """Count `Flop.train_step`; of steps that differ in their look-ahead it is the mean."""
+    """Count those of an ACT step in training: with its gradients, the second pass for the target of
+    q_continue, and all cycles, also where a technique begins with fewer; of steps that differ in
+    their look-ahead the mean.
+    """
     counter = _Counter(arch, facts)
     total = counter.count(lambda model, carry, examples: model(carry, examples))
     if (every := arch.rows_per_target) > 1:
@@ -48,7 +38,7 @@ def train_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
 
 @torch.no_grad()
 def act_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
-    """Count `Flop.act_step`."""
+    """Count those of an ACT step in evaluation, where no head is read."""
     counter = _Counter(arch, facts)
     counter.model.eval()
     return counter.count(lambda model, carry, examples: model(carry, examples, measured=False))

@@ -55,8 +55,7 @@ class Block(nn.Module):
     def add_mixer(self, config: RecurrenceConfig, num_positions: int) -> None:
         """Build what mixes the positions."""
         if config.mlp_t:
-            expansion, multiple = config.position_expansion, config.width_multiple
-            self.mlp_t = PositionSwiGLU(num_positions, expansion, multiple)
+            self.mlp_t = PositionSwiGLU(num_positions, config.expansion, config.width_multiple)
             return
         P = config.num_prefix
         bias = build_bias(config.attention_bias, config.num_heads, num_positions - P, P)
@@ -159,11 +158,6 @@ class Recurrence(nn.Module):
             rotary: cos and sin [T, K], where positions are rotary.
         """
         raise NotImplementedError
-
-    @property
-    def kept_states(self) -> dict[str, str]:
-        """The latents that are kept from step to step, by the names that exported files give."""
-        return {name: name for name in self.latents}
 
     @property
     def draws_numbers(self) -> bool:

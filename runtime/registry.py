@@ -29,24 +29,20 @@ class Part(NamedTuple):
         schema: of its settings.
         load: imports and returns what stands behind the name.
         text: what it is, in a few words, for the settings' comments.
-        place: sort key for settings, messages and building.
     """
 
     schema: type[Schema]
     load: Callable[[], Any]
     text: str
-    place: int
 
 
 UNKNOWN_PART = "unknown_part"
 """Pydantic's type of the fault that a setting names no part."""
-LAST = 1000
-"""The place of parts that need none: behind the others, in the order of their registration."""
 
 
 class Registry:
-    """The parts of one kind, by name. In an annotation, `Annotated[Schema, REGISTRY]`, it lets a
-    setting be any of the schemas, told apart by `name`.
+    """The parts of one kind, by name, in the order of their registration. In an annotation,
+    `Annotated[Schema, REGISTRY]`, it lets a setting be any of the schemas, told apart by `name`.
 
     Args:
         kind: what messages call such a part.
@@ -74,12 +70,7 @@ class Registry:
         self.all.append(self)
 
     def add(
-        self,
-        name: str,
-        schema: type[Schema],
-        load: Callable[[], Any] | None = None,
-        text: str = "",
-        place: int = LAST,
+        self, name: str, schema: type[Schema], load: Callable[[], Any] | None = None, text: str = ""
     ) -> None:
         """Register a part; without `load` the schema itself is what stands behind the name.
 
@@ -94,8 +85,7 @@ class Registry:
         field = schema.model_fields.get("name")
         if field and field.annotation is not str and name not in get_args(field.annotation):
             raise ConfigError(f'{schema.__name__} needs name: Literal["{name}"] = "{name}"')
-        self._parts[name] = Part(schema, load or (lambda: schema), text, place)
-        self._parts = dict(sorted(self._parts.items(), key=lambda item: item[1].place))
+        self._parts[name] = Part(schema, load or (lambda: schema), text)
 
     def load(self, name: str) -> Any:
         """Import and return what stands behind a name.

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Make hard Sudokus, learn to strike candidates from 1,000 of them, and search for the answers of 200 others: with the
-# model, with the same model untrained, and with a solver that knows the rules.
+# model, and with the same model untrained.
 # Usage: sh scripts/demo_extreme.sh PYTHON
 set -eu
 python="$1"

@@ -200,11 +200,15 @@ class Learner:
     def _measure(self, output: LossOutput) -> dict[str, Tensor]:
         """Measure a part for a diagnosis, with the weights of before the update."""
         assert self.diagnostics
+        act, may_halt = self.model.model, self.model.halting_head is not None
+        may_stop = may_halt and act.halt_max_steps > 1
         return self.diagnostics.measure(
             logits=output.outputs["logits"],
             labels=output.carry.examples["labels"],
-            q_halt_logits=output.outputs["q_halt_logits"] if self.model.halting_head else None,
-            halts=self.model.model.wants_to_halt(output.outputs, output.carry.steps),
+            q_halt_logits=output.outputs["q_halt_logits"] if may_halt else None,
+            halts=act.wants_to_halt(output.outputs)
+            if may_halt and act.halt_max_steps > 1
+            else None,
         )
 
     def _update(self, loss: Tensor, factor: float, stop: Tensor) -> tuple[Tensor, Tensor, Tensor]:

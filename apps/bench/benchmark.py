@@ -31,7 +31,7 @@ import torch
 from dataset.format.schema import LabelField
 from dataset.format.writing import write_puzzles
 from models.layers import require_backend
-from models.operations import Flop, count_flop
+from models.operations import act_step_flop, train_step_flop
 from models.registry import arch_on_device
 from puzzle_dataset import Batch, PuzzleDataset, TrainBatches
 from runtime.device import prepare_host, resolve_device
@@ -181,7 +181,8 @@ def _measure_case(name: str, config: TrainConfig, effort: Effort) -> dict[str, A
             torch.cuda.reset_peak_memory_stats(device)
         learner.model.train()
         facts = data_facts(trainer.dataset.metadata, trainer.dataset.fields)
-        flop = count_flop(config.arch, facts)
+        counts = {"train_step": train_step_flop, "act_step": act_step_flop}
+        flop = {name: count(config.arch, facts) for name, count in counts.items()}
         memory = None
         for activity in activities(trainer, flop):
             sys.stderr.write(f"{name}: {activity.name}\n")
@@ -195,7 +196,7 @@ def _measure_case(name: str, config: TrainConfig, effort: Effort) -> dict[str, A
             "batch_size": config.global_batch_size,
             "halt_max_steps": config.arch.halt_max_steps,
             "parameters": sum(p.numel() for p in learner.model.parameters()),
-            "flop_per_example": flop._asdict(),
+            "flop_per_example": flop,
             "peak_memory_mib": memory,
             "lines": lines,
         }
@@ -241,13 +242,13 @@ def stepping(config: TrainConfig, effort: Effort) -> Iterator[StepTrainer]:
         yield StepTrainer(config, PuzzleDataset([Path(folder)], "train", fields=fields), ranks)
 
 
-def activities(trainer: StepTrainer, flop: Flop) -> Iterator[Activity]:
+def activities(trainer: StepTrainer, flop: dict[str, int]) -> Iterator[Activity]:
     """Yield all that is timed of a case. In an evaluation an example takes all ACT steps."""
     learner, batches = trainer.learner, endless(trainer.batches)
     config = learner.config
-    yield Activity("train step", lambda: trainer.step(next(batches)), 1, 1, flop.train_step)
+    yield Activity("train step", lambda: trainer.step(next(batches)), 1, 1, flop["train_step"])
     call = evaluation_step(trainer, next(batches))
-    yield Activity("evaluation, ACT step", call, 1, config.arch.halt_max_steps, flop.act_step)
+    yield Activity("evaluation, ACT step", call, 1, config.arch.halt_max_steps, flop["act_step"])
     yield Activity("data loading", lambda: next(batches), 0.25, 1)
     learner.bucket.flat.normal_()
     no_skip = torch.zeros((), dtype=torch.bool, device=learner.ranks.device)

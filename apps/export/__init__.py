@@ -1,1 +1,1 @@
-"""Trained models as files for ONNX Runtime and torch.export, tried against the model."""
+"""Trained models as files for ONNX Runtime, tried against the model."""

@@ -1,24 +1,22 @@
 """Take a trained model out of Python: python scripts/export.py RUN out.onnx
 
 RUN is a run's folder (its newest good checkpoint), a checkpoint in it, a published step_N file, or
-hf://OWNER/NAME. out.onnx takes puzzles and a number of ACT steps, and answers in float32. With
---one-step it is one ACT step, which takes and gives the states; out.pt2 is such a step for
-torch.export.load.
+hf://OWNER/NAME. out.onnx takes puzzles and a number of ACT steps, and answers in float32.
 
-The file is tried first, in ONNX Runtime or PyTorch, and compared with the same steps here: where
-they differ by more than the rounding of float32 explains, it is not kept. docs/export.md
+The file is tried first in ONNX Runtime and compared with the same steps here: where they differ by
+more than the rounding of float32 explains, it is not kept. docs/export.md
 """
 
 import argparse
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataset.command_line import Parser, told
-from dataset.kinds.base import kinds_with
+from evaluation.puzzles import kind_of
 from runtime.errors import ConfigError, disk_errors
 from runtime.files import sha256
 from runtime.registry import import_plugins
@@ -41,8 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="export.py", description=__doc__, formatter_class=raw)
     parser.add_argument("run", type=run_named, metavar="RUN", help="the trained model")
-    parser.add_argument("output", type=Path, metavar="OUTPUT", help="the file, .onnx or .pt2")
-    parser.add_argument("--one-step", action="store_true", help="one ACT step, as .pt2 always is")
+    parser.add_argument("output", type=Path, metavar="OUTPUT", help="the file, .onnx")
     which = "the moving average, where there is one (default), or those of the last step"
     parser.add_argument("--weights", choices=["averaged", "last"], default="averaged", help=which)
     tried = "data whose test puzzles the file is tried with (default: the run's)"
@@ -65,13 +62,13 @@ def export(options: argparse.Namespace) -> str:
     require_output(output)
     import_plugins(options.plugins)
     trained = find_trained_model(options.run, warn)
-    techniques = trained.run.arch.techniques
-    for name, technique in techniques.active.items():
-        if technique.draws_numbers and technique in techniques.acting("moved"):
-            why = f"techniques.{name} draws random numbers in each update"
-            raise ConfigError(f"{trained.weights} cannot be exported: {why}")
+    arch = trained.run.arch
+    drawing = [name for name, one in arch.techniques.active.items() if one.draws_numbers]
+    if drawing or arch.searches:
+        why = f"arch={arch.name} answers by search, of which a file has one step"
+        why = f"techniques.{drawing[0]} draws random numbers" if drawing else why
+        raise ConfigError(f"{trained.weights} cannot be exported: {why}")
     averaged = options.weights == "averaged" and trained.has_average
-    one_step = options.one_step or output.suffix == ".pt2"
 
     from apps.export import trial, writing
     from apps.export.step import ExportedStep
@@ -83,17 +80,14 @@ def export(options: argparse.Namespace) -> str:
             for dtype in ("float32", "float64")
         )
         facts = facts_of(trained, step, tried, averaged=averaged)
-        if output.suffix == ".pt2":
-            writing.write_program(step, path, facts)
-        else:
-            writing.write_onnx(step, path, facts, one_step=one_step)
-        compared = trial.compare(trial.opened(path, step, one_step=one_step), step, exact, tried)
+        writing.write_onnx(step, path, facts)
+        compared = trial.compare(trial.opened(path), step, exact, tried)
         size = sum(written.stat().st_size for written in path.parent.iterdir())
-    what, of_table = "one ACT step" if one_step else "the recurrence", ""
+    of_table = ""
     if (table := step.act.inner.puzzle_emb) is not None and table.weights.nbytes > 1e6:
         of_table = f", {table.weights.nbytes / 1e6:,.2f} of them the puzzle embedding"
     return (
-        f"{output}: {what} of arch={facts['arch']}, {size / 1e6:,.2f} MB{of_table}\n"
+        f"{output}: the recurrence of arch={facts['arch']}, {size / 1e6:,.2f} MB{of_table}\n"
         f"tried with {tried.source}, one alone and three at once\n\n{compared}"
     )
 
@@ -105,8 +99,8 @@ def names_in(text: str) -> list[str]:
 
 def require_output(output: Path) -> None:
     """Raise ConfigError where there can be no such file, or a package is missing."""
-    if output.suffix not in (".onnx", ".pt2"):
-        raise ConfigError(f"{output}: expected a name that ends in .onnx or .pt2")
+    if output.suffix != ".onnx":
+        raise ConfigError(f"{output}: expected a name that ends in .onnx")
     if output.is_dir():
         raise ConfigError(f"{output}: is a folder, expected a file")
     for name in _PACKAGES:
@@ -149,12 +143,10 @@ def facts_of(
     """Return what the file says of itself."""
     inner, logits = step.act.inner, step(step.zeros(1))["logits"]
     _, seq_len, vocab_size = logits.shape
-    kinds = [evaluator.name for evaluator in trained.run.active_evaluators]
-    if not kinds and tried.facts and tried.facts.kind:
-        kinds = [tried.facts.kind]
-    elif not kinds:
-        kinds = [kind.key for kind in kinds_with(seq_len, vocab_size)]
-        kinds = kinds if len(kinds) == 1 else []  # Of 4 x 4 cells there are Sudokus and mazes.
+    kind, known = None, tried.facts or trained.facts
+    assert known is not None  # Of `read_puzzles`.
+    with suppress(ValueError):
+        kind = kind_of(known, [evaluator.name for evaluator in trained.run.active_evaluators])
     source = trained.weights
     if not trained.is_published:
         source = source / MANIFEST
@@ -162,7 +154,7 @@ def facts_of(
         source = average_of(source)
     facts: dict[str, object] = {
         "arch": trained.run.arch.name,
-        "puzzles": ",".join(kinds),
+        "puzzles": kind.key if kind else "",
         "seq_len": seq_len,
         "vocab_size": vocab_size,
         "num_puzzle_identifiers": 0 if inner.puzzle_emb is None else len(inner.puzzle_emb.weights),
@@ -171,6 +163,4 @@ def facts_of(
         "checkpoint_sha256": sha256(source),
         "weights": "averaged" if averaged else "last",
     }
-    if step.starts is not None:
-        facts |= step.starts.exported_facts
     return {name: str(value) for name, value in facts.items()}

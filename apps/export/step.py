@@ -16,29 +16,25 @@ class ExportedStep(nn.Module):
     """One ACT step of a model in evaluation mode, and what its heads predict after it.
 
     Takes a dictionary: `inputs` int32 [B, S]; `puzzle_identifiers` int32 [B], where the model has a
-    puzzle embedding; `new` bool [B], rows that begin, whose states do not count, but not where
-    starts are random: those the caller draws; and the states, named in `states`. Gives one:
+    puzzle embedding; `new` bool [B], rows that begin, whose states do not count; and the states,
+    named in `states`. Gives one:
 
         next_STATE: of each state.
         answers: int32 [B, S], the likeliest token of each cell.
         logits: float32 [B, S, V]; q_halt_logits and q_continue_logits [B], where they are learned;
             NAME_logits of the other heads.
         q_halt: float32 [B], the chance that the answer is right, where a head says so.
-        verdict: int32 [B], of a lattice: `apps.lattice.model.DECIDED`, `CONTRADICTION`, or 0.
 
     Attributes:
-        states: by name those latents of the carry that are kept from step to step.
-        starts: the technique that draws starts, if there is one.
+        states: names of the latents.
     Args:
-        act: in evaluation mode; from now on it draws no starts.
+        act: in evaluation mode; it draws nothing.
     """
 
     def __init__(self, act: ACT) -> None:
         super().__init__()
         self.act, inner = act, act.inner
-        self.states = inner.kept_states
-        # Starts that a technique draws are the caller's to give.
-        self.starts, inner.at_starts = next(iter(inner.at_starts), None), []
+        self.states = inner.latents
         q = inner.heads.get("q")
         self.learns_continue = isinstance(q, QHead) and q.learns_continue
         for tensor in (*self.parameters(), *self.buffers()):
@@ -50,25 +46,18 @@ class ExportedStep(nn.Module):
         given = {"inputs": ids.unsqueeze(1).repeat(1, inner.num_positions - inner.num_prefix)}
         if inner.puzzle_emb is not None:
             given["puzzle_identifiers"] = ids
-        if self.starts is None:
-            given["new"] = ids.bool()
-        latents = inner.empty_carry(batch_size)
-        return given | {name: latents[latent] for name, latent in self.states.items()}
+        return given | {"new": ids.bool()} | inner.empty_carry(batch_size)
 
     def forward(self, given: Tensors) -> Tensors:
         inner, inputs = self.act.inner, given["inputs"]
         none = torch.zeros_like(inputs[:, 0])
         ids = given.get("puzzle_identifiers", none).long()
         examples = {"inputs": inputs, "puzzle_identifiers": ids}
-        latents = inner.empty_carry(inputs.shape[0])
-        latents |= {latent: given[name] for name, latent in self.states.items()}
-        carry = ACTCarry(latents, none, given.get("new", none.bool()), examples)
+        latents = {name: given[name] for name in self.states}
+        carry = ACTCarry(latents, none, given["new"], examples)
         carry, _ = self.act.think(carry, examples)
         outputs = inner.read(self.act.answer_of(carry), carry.examples)
-        states = {f"next_{name}": carry.inner[latent] for name, latent in self.states.items()}
-        return states | self._predicted(outputs, carry)
-
-    def _predicted(self, outputs: Tensors, carry: ACTCarry) -> Tensors:
+        states = {f"next_{name}": z for name, z in carry.inner.items()}
         named = {name: value for name, value in outputs.items() if name.endswith("logits")}
         if not self.learns_continue:
             del named["q_continue_logits"]
@@ -76,6 +65,4 @@ class ExportedStep(nn.Module):
             del named["q_halt_logits"]
         else:
             named["q_halt"] = named["q_halt_logits"].sigmoid()
-        if "candidates" in self.states:
-            named["verdict"] = carry.inner["z_verdict"].int()
-        return {"answers": named["logits"].argmax(-1).int(), **named}
+        return states | {"answers": named["logits"].argmax(-1).int(), **named}

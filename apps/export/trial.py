@@ -3,9 +3,7 @@
 Needs the packages of the extra `export`.
 """
 
-import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +13,6 @@ import torch
 
 from apps.export.step import ExportedStep
 from models.config import DataFacts
-from models.draws import BATCH_DRAWS
 from models.heads.base import NEVER
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError
@@ -74,53 +71,39 @@ def read_puzzles(trained: TrainedModel, folder: str | None) -> Tried:
     return Tried(source, arrays, data_facts(dataset.metadata, kind=dataset.kind))
 
 
-def opened(path: Path, step: ExportedStep, *, one_step: bool) -> Run:
-    """Open a file: .pt2 in torch, .onnx in ONNX Runtime, with as many threads as torch has."""
-    if path.suffix == ".pt2":
-        # Of torch 2.11, on how it reads its own files.
-        with warnings.catch_warnings(action="ignore"):
-            return in_torch(torch.export.load(path).module(), step)
+def opened(path: Path) -> Run:
+    """Open a file in ONNX Runtime, with as many threads as torch has."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     takes = [value.name for value in session.get_inputs()]
     gives = [value.name for value in session.get_outputs()]
 
-    def run(given: Arrays) -> Arrays:
+    def run(given: Arrays, num_steps: int) -> Arrays:
+        given = given | {"num_steps": np.array(num_steps)}
         values: Any = session.run(gives, {name: given[name] for name in takes})
-        return dict(zip(gives, values, strict=True))
-
-    def recur(given: Arrays, num_steps: int) -> Arrays:
-        outputs = run(given | {"num_steps": np.array(num_steps)})
+        outputs = dict(zip(gives, values, strict=True))
         return outputs | {"answers": outputs["answers"][-1]}
 
-    return partial(repeated, run, step) if one_step else recur
+    return run
 
 
-def in_torch(module: Callable[..., Any], step: ExportedStep) -> Run:
-    """Return what makes steps with a module that makes one, as `step` does."""
+def in_torch(step: ExportedStep) -> Run:
+    """Return what makes the same steps here."""
 
-    def run(given: Arrays) -> Arrays:
-        with torch.no_grad():
-            outputs = module({name: torch.from_numpy(value) for name, value in given.items()})
+    @torch.no_grad()
+    def run(given: Arrays, num_steps: int) -> Arrays:
+        size, outputs = len(given["inputs"]), {}
+        taken = step.zeros(size)
+        for name in taken.keys() & given:
+            taken[name] = torch.from_numpy(given[name]).to(taken[name].dtype)
+        for number in range(num_steps):
+            taken["new"] = torch.full((size,), number == 0)
+            outputs = step(taken)
+            taken |= {name: outputs[f"next_{name}"] for name in step.states}
         return {name: value.numpy() for name, value in outputs.items()}
 
-    return partial(repeated, run, step)
-
-
-def repeated(
-    run: Callable[[Arrays], Arrays], step: ExportedStep, given: Arrays, num_steps: int
-) -> Arrays:
-    """Make ACT steps with what makes one; a `Run` where the first two are known."""
-    size, outputs = len(given["inputs"]), {}
-    zeros = {name: value.numpy() for name, value in step.zeros(size).items()}
-    given = {name: given.get(name, value).astype(value.dtype) for name, value in zeros.items()}
-    for number in range(num_steps):
-        if "new" in given:
-            given["new"] = np.full(size, number == 0)
-        outputs = run(given)
-        given |= {name: outputs[f"next_{name}"] for name in step.states}
-    return outputs
+    return run
 
 
 def compare(run: Run, step: ExportedStep, exact: ExportedStep, tried: Tried) -> str:
@@ -132,12 +115,11 @@ def compare(run: Run, step: ExportedStep, exact: ExportedStep, tried: Tried) -> 
     Raises:
         CheckpointError: the file is further from `exact` than rounding explains.
     """
-    given = random_starts(step) | (tried.arrays or random_puzzles(step))
+    given = tried.arrays or random_puzzles(step)
     table = [["ACT steps", "file to float64", "here to float64", "equal tokens"]]
     for depth in (1, max(2, step.act.eval_max_steps)):
         (ours, tokens), (here, expected), (right, _) = (
-            _answered(one, given, depth)
-            for one in (run, in_torch(step, step), in_torch(exact, exact))
+            _answered(one, given, depth) for one in (run, in_torch(step), in_torch(exact))
         )
         error, usual = (float(np.abs(logits - right).max()) for logits in (ours, here))
         largest = np.abs(right[right > NEVER]).max(initial=0.0)
@@ -169,13 +151,3 @@ def random_puzzles(step: ExportedStep) -> Arrays:
     ids = rng.integers(0, 1 if table is None else len(table.weights), NUM_TRIED)
     tokens = rng.integers(0, vocab_size, (NUM_TRIED, seq_len))
     return {"inputs": tokens.astype(np.int32), "puzzle_identifiers": ids.astype(np.int32)}
-
-
-def random_starts(step: ExportedStep) -> Arrays:
-    """Return starts of the states, where the model has none of its own."""
-    if step.starts is None:
-        return {}
-    zeros = step.zeros(NUM_TRIED)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return {name: step.starts.start(zeros[name], BATCH_DRAWS).numpy() for name in step.states}

@@ -1,9 +1,8 @@
-"""A trained model as a file for other programs: ONNX, or a program of torch.export.
+"""A trained model as a file for other programs: ONNX.
 
 Needs the packages of the extra `export`. What goes in and comes out: `apps.export.step`.
 """
 
-import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +20,6 @@ from apps.export.step import ExportedStep
 from runtime.errors import ConfigError
 from runtime.text import shown
 
-METADATA = "metadata.json"
-"""What a .pt2 file says of itself, among its extra files."""
-
 # The one that torch's exporter writes; others it reaches by converting.
 _OPSET = 18
 # A message of protobuf has less than 2 GiB: beyond that, tensors get a file of their own.
@@ -34,24 +30,12 @@ _OF_EACH_STEP = ("answers", "q_halt")
 Shapes = tuple[dict[str, dict[int, Dim]]]
 
 
-def write_program(step: ExportedStep, path: Path, facts: Mapping[str, str]) -> None:
-    """Write an ACT step for `torch.export.load`.
+def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str]) -> None:
+    """Write the recurrence as ONNX; where it is very large, NAME.data beside it.
 
-    Raises:
-        ConfigError: a part of the model cannot be exported.
-    """
-    with _exporting():
-        program, _ = _traced(step)
-        torch.export.save(program, path, extra_files={METADATA: json.dumps(dict(facts))})
-
-
-def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str], *, one_step: bool) -> None:
-    """Write an ACT step or the recurrence as ONNX; where it is very large, NAME.data beside it.
-
-    The recurrence takes what the step takes, without `new` and, unless starts are given, the
-    states; and int64 `num_steps`, 1 or more. It gives what the step gives after the last one,
-    without the states other than candidates; but `answers` [num_steps, B, S] and `q_halt`
-    [num_steps, B].
+    It takes what a step takes, without `new` and the states; and int64 `num_steps`, 1 or more. It
+    gives what the step gives after the last one, without the states; but `answers` [num_steps, B,
+    S] and `q_halt` [num_steps, B].
 
     Raises:
         ConfigError: a part of the model cannot be exported.
@@ -71,8 +55,7 @@ def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str], *, one_
     assert written is not None
     model = written.model
     ClearMetadataAndDocStringPass()(model)  # Of each node how it came about: half of the file.
-    if not one_step:
-        _repeat(model.graph, step)
+    _repeat(model.graph, step)
     model.metadata_props.update(facts)
     tensors = [value.const_value for value in model.graph.initializers.values()]
     size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
@@ -106,7 +89,7 @@ def _repeat(graph: ir.Graph, step: ExportedStep) -> None:
     gives = {str(value.name): value for value in graph.outputs}
     each = {name: gives.pop(name) for name in _OF_EACH_STEP if name in gives}
     states = {f"next_{name}": given.pop(name) for name in step.states}
-    new = given.pop("new", None)
+    new = given.pop("new")
     nodes = list(graph)
     graph.remove(nodes)
     graph.inputs.clear()
@@ -115,13 +98,7 @@ def _repeat(graph: ir.Graph, step: ExportedStep) -> None:
     num_steps = ir.val("num_steps", ir.DataType.INT64, [])
     graph.inputs.extend([*given.values(), num_steps])
     batch = _add(graph, "Shape", [given["inputs"]], "batch_size", start=0, end=1)
-    starts = {}
-    for name, value in gives.items():
-        if new is None and name in states:
-            starts[name] = _like(value, str(states[name].name))
-            graph.inputs.append(starts[name])
-        else:
-            starts[name] = _zeros(graph, value, batch, name)
+    starts = {name: _zeros(graph, value, batch, name) for name, value in gives.items()}
 
     ends = {name: _like(value, name) for name, value in gives.items()}
     lists = {name: _like(value, name, "num_steps") for name, value in each.items()}
@@ -133,8 +110,7 @@ def _repeat(graph: ir.Graph, step: ExportedStep) -> None:
     outputs = [*ends.values(), *lists.values()]
     inputs = [num_steps, None, *starts.values()]  # No condition: all steps are made.
     graph.append(ir.node("Loop", inputs, {"body": body}, outputs=outputs))
-    hidden = states.keys() - {"next_candidates"}
-    told = [value for name, value in ends.items() if name not in hidden]
+    told = [value for name, value in ends.items() if name not in states]
     graph.outputs.extend([*lists.values(), *told])
 
 
@@ -142,17 +118,16 @@ def _body(
     nodes: list[ir.Node],
     before: list[ir.Value],
     after: list[ir.Value],
-    new: ir.Value | None,
+    new: ir.Value,
     batch: ir.Value,
 ) -> ir.Graph:
     """Return the nodes of a step as the body of a Loop; all rows are `new` in the first one."""
     number = ir.val("step_number", ir.DataType.INT64, [])
     goes_on = ir.val("goes_on", ir.DataType.BOOL, [])
     body = ir.Graph([number, goes_on, *before], [], nodes=[], name="act_step")
-    if new is not None:
-        zero = _add(body, "Constant", [], "zero", value=ir.tensor(np.array(0, np.int64)))
-        is_first = _add(body, "Equal", [number, zero], "is_first")
-        body.append(ir.node("Expand", [is_first, batch], outputs=[new]))
+    zero = _add(body, "Constant", [], "zero", value=ir.tensor(np.array(0, np.int64)))
+    is_first = _add(body, "Equal", [number, zero], "is_first")
+    body.append(ir.node("Expand", [is_first, batch], outputs=[new]))
     body.extend(nodes)
     body.outputs.extend([_add(body, "Identity", [goes_on], "still_goes_on"), *after])
     return body

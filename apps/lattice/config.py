@@ -1,7 +1,6 @@
 """Settings of deduction on candidate sets, and of the heads that it needs."""
 
-import math
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
@@ -9,7 +8,6 @@ from pydantic.fields import FieldInfo
 from models.biases.sudoku.config import require_sudoku
 from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
 from models.heads.config import AUXILIARY_HEADS, AuxiliaryHeadConfig, HeadsConfig
-from runtime.errors import ConfigError
 from runtime.registry import imported
 from runtime.schema import (
     Count,
@@ -22,9 +20,6 @@ from runtime.schema import (
     StrictBool,
     further_field,
 )
-
-if TYPE_CHECKING:
-    from dataset.kinds.base import Kind
 
 
 class ContradictionHeadConfig(AuxiliaryHeadConfig):
@@ -64,11 +59,7 @@ class LatticeConfig(RecurrenceConfig):
     overrides: ClassVar[dict[str, FieldInfo]] = {
         "loops": further_field(
             Count | None, None, "arch=lattice: passes through the blocks in a step"
-        ),
-        "strike_below": further_field(Probability | None, None, "arch=lattice"),
-        "guess": further_field(Literal["always", "stuck"] | None, None, "arch=lattice"),
-        "guess_temperature": further_field(PositiveFloat | None, None, "arch=lattice"),
-        "contradiction_above": further_field(Probability | None, None, "arch=lattice"),
+        )
     }
 
     name: Literal["lattice"] = "lattice"
@@ -76,10 +67,10 @@ class LatticeConfig(RecurrenceConfig):
 
     symmetry: Literal["none", "digits"] = "none"
     """digits: a state for each digit in each cell, and the same weights for all digits, as in
-    arch=dec; for Sudoku"""
+    arch=dec; for Sudoku, with units=true"""
     units: StrictBool = False
-    """with symmetry=digits: cells are mixed by the means over rows, columns, boxes and their
-    crossings instead of attention, as in arch=dec"""
+    """cells are mixed by the means over rows, columns, boxes and their crossings instead of
+    attention, as in arch=dec; with symmetry=digits"""
     loops: Size = 16
     """passes through the blocks in a step"""
     keep_states: StrictBool = False
@@ -99,13 +90,13 @@ class LatticeConfig(RecurrenceConfig):
     dropout: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.1
     """share of what a block adds that is set to 0 in training, with symmetry=none"""
     pos_encodings: Literal["rope", "learned", "none"] = "learned"
-    """how attention knows the positions; learned: by row and column"""
+    """how attention knows the positions; learned: by row and column; rope is refused"""
     puzzle_emb_ndim: SizeOrZero = 0
     """0: there is no puzzle embedding"""
 
-    views: Literal["none", "dihedral", "all"] = "dihedral"
-    """images of the puzzle that are drawn anew for each row at each step in training: none;
-    turned and mirrored, with the digits of a Sudoku permuted; all symmetries of Sudoku"""
+    views: Literal["none", "dihedral"] = "dihedral"
+    """images of the puzzle that are drawn anew for each row at each step in training: none; turned
+    and mirrored, with the digits permuted"""
     strike_below: Probability = 0.1
     """probability of a candidate to stay, below which it is struck"""
     guess: Literal["always", "stuck"] = "always"
@@ -141,26 +132,7 @@ class LatticeConfig(RecurrenceConfig):
 
     def require_data(self, facts: DataFacts) -> None:
         super().require_data(facts)
-        if self.has_digits:
-            require_sudoku(facts, "arch.symmetry=digits")
-        self.kind_of(facts)
-
-    @staticmethod
-    def kind_of(facts: DataFacts) -> "Kind":
-        """Return the kind of the puzzles; of facts that do not say it, the first that fits.
-
-        Raises:
-            ConfigError: of none that is known the tokens of open cells are.
-        """
-        from dataset.kinds.base import kinds_with
-
-        for kind in kinds_with(facts.seq_len, facts.vocab_size):
-            if facts.kind in (None, kind.key) and kind.answers(math.isqrt(facts.seq_len)):
-                return kind
-        raise ConfigError(
-            f"arch.name=lattice is for Sudokus of 4 x 4, 6 x 6 or 9 x 9 cells and for square mazes;"
-            f" the data have {facts.seq_len} cells and {facts.vocab_size} tokens"
-        )
+        require_sudoku(facts, "arch.name=lattice")
 
     @model_validator(mode="after")
     def _deduces(self) -> Self:
@@ -169,6 +141,7 @@ class LatticeConfig(RecurrenceConfig):
         fixed: dict[str, object] = {"mlp_t": False, "puzzle_emb_ndim": 0, "puzzle_emb_len": 0}
         fixed |= {"halt_exploration_prob": 0.0, "no_ACT_continue": True}
         bias, views, places = self.attention_bias, self.views, self.pos_encodings
+        known = ("none",) if self.units else ("learned", "none")
         afresh = "states are those of another view; use views=none"
         faults = {
             f"name=lattice needs the heads {' and '.join(sorted(own))}, and no q; use "
@@ -177,9 +150,9 @@ class LatticeConfig(RecurrenceConfig):
             **{f"heads.{name}: name=lattice does not turn fields": True for name in heads.fields},
             f"attention_bias={bias} with units=true: there is no attention over the cells; use "
             "units=false": self.units and bias != "none",
-            "units=true needs symmetry=digits": self.units and not self.has_digits,
+            "units=true and symmetry=digits need each other": self.units != self.has_digits,
             f"keep_states=true with views={views}: {afresh}": self.keep_states and views != "none",
-            f"pos_encodings={places} with units=true; use none": self.units and places != "none",
+            f"pos_encodings={places}: use {' or '.join(known)}": places not in known,
         }
         for name, technique in techniques.active.items():
             unknown = technique not in techniques.acting("weighed")

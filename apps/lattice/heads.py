@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.config import DataFacts, RecurrenceConfig
-from models.heads.auxiliary import AuxiliaryHead
+from models.heads.auxiliary import AuxiliaryHead, CellLogitHead
 from models.heads.base import Answer, Outputs, Targets
-from models.heads.linear.model import Linear, LinearOfDigits
-from models.layers import CastedLinear, widened
+from models.heads.linear import Linear, LinearOfDigits
+from models.layers import widened
 from models.losses import binary_cross_entropy
 
 # The latent that the answer is about: bool [B, S, V], what cells may still hold.
@@ -68,19 +68,12 @@ class CandidatesHead(AuxiliaryHead):
         return losses.mean((-2, -1)), metrics
 
 
-class ContradictionHead(AuxiliaryHead):
+class ContradictionHead(CellLogitHead):
     """Has a token of the solution been struck? A logit [B] from the first position; binary cross
     entropy. Metric: `accuracy`.
     """
 
     reads_cells = False
-
-    def __init__(self, name: str, config: RecurrenceConfig, facts: DataFacts) -> None:
-        super().__init__(name, config, facts)
-        self.proj = CastedLinear(config.hidden_size, 1, bias=True)
-
-    def forward(self, states: Tensor) -> Tensor:
-        return self.proj(states).squeeze(-1)
 
     def compare(self, logits: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
         gone = solution_gone(targets.examples[CANDIDATES], targets.examples["labels"])

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from apps.lattice.config import LatticeConfig
 from apps.lattice.heads import CANDIDATES, solution_gone
-from dataset.kinds.base import Views
+from dataset.sudoku.rules import EMPTY_TOKEN
+from dataset.sudoku.symmetries import SudokuSymmetries, sudoku_symmetries
 from models.act import ACT, ACTCarry, Drawn, Judged
 from models.biases.base import build_bias
 from models.config import DataFacts, RecurrenceConfig
@@ -32,7 +33,6 @@ from models.layers import (
     CastedEmbedding,
     CastedLinear,
     LayerNorm,
-    RotaryEmbedding,
     trunc_normal_,
     weights_cast_once,
 )
@@ -104,15 +104,14 @@ class LatticeInner(Recurrence):
     latents = ("z_H",)
 
     def __init__(self, config: LatticeConfig, facts: DataFacts) -> None:
-        kind, side = config.kind_of(facts), math.isqrt(facts.seq_len)
-        self.open_token, tokens = kind.board(side).open, kind.answers(side)
-        self.views = kind.views(side)
+        side = math.isqrt(facts.seq_len)
+        self.views = sudoku_symmetries(side)
         # Positions are those of rows and columns, not one by one.
         learned = config.pos_encodings == "learned"
         super().__init__(
             config.model_copy(update={"pos_encodings": "none"}) if learned else config, facts
         )
-        D, side = config.hidden_size, math.isqrt(facts.seq_len)
+        D = config.hidden_size
         self.pos_encodings = config.pos_encodings
         if learned:
             self.embed_row, self.embed_column = (
@@ -123,8 +122,7 @@ class LatticeInner(Recurrence):
         self.strike_below = _logit(config.strike_below)
         self.contradiction_above = _logit(config.contradiction_above)
         self.guesses_always = config.guess == "always"
-        open_cell = torch.zeros(facts.vocab_size, dtype=torch.bool)
-        open_cell[list(tokens)] = True
+        open_cell = torch.arange(facts.vocab_size) >= FIRST_DIGIT
         self.register_buffer("open_cell", open_cell, persistent=False)
         self.add_layers(config)
 
@@ -134,9 +132,6 @@ class LatticeInner(Recurrence):
         self.num_prefix = 1  # A position that stands for the whole puzzle.
         self.num_positions = self.num_states = 1 + self.seq_len
         self.embed_whole = nn.Parameter(trunc_normal_(torch.empty(D), std=D**-0.5))
-        if config.pos_encodings == "rope":
-            width, theta = D // config.num_heads, config.rope_theta
-            self.rotary_emb = RotaryEmbedding(width, self.num_positions, theta)
         self.H_level = Loop(config, self.num_positions, LatticeBlock)
 
     def empty_carry(self, batch_size: int) -> Latents:
@@ -146,10 +141,6 @@ class LatticeInner(Recurrence):
         zeros = torch.zeros(batch_size, dtype=torch.int64, device=z_H.device)
         state = {CANDIDATES: candidates, "z_next": candidates.clone()}
         return {"z_H": z_H, **state, "z_guess": zeros, "z_verdict": zeros.clone()}
-
-    @property
-    def kept_states(self) -> dict[str, str]:
-        return {"candidates": "z_next"} | (super().kept_states if self.keeps_states else {})
 
     def begin(
         self, new: Tensor, carry: Latents, examples: Examples, drawn: Drawn | None = None
@@ -170,7 +161,7 @@ class LatticeInner(Recurrence):
     def all_candidates(self, inputs: Tensor) -> Tensor:
         """Return what cells may hold before anything is deduced, bool [B, S, V]; inputs [B, S]."""
         given = F.one_hot(inputs.long(), len(self.open_cell)).bool()
-        is_open = (inputs == self.open_token).unsqueeze(-1)
+        is_open = (inputs == EMPTY_TOKEN).unsqueeze(-1)
         return (is_open & self.open_cell) | (~is_open & given)
 
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
@@ -178,14 +169,13 @@ class LatticeInner(Recurrence):
         D]; in evaluation mode after the last one alone.
         """
         injected = self.embed(carry[CANDIDATES])
-        rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
         first_kept = 0 if self.training else self.num_loops - 1
         h = carry["z_H"].view(injected.shape) if self.keeps_states else injected
         answers = []
         with weights_cast_once(self, self.dtype):
             for loop in range(self.num_loops):
                 with torch.set_grad_enabled(torch.is_grad_enabled() and loop >= first_kept):
-                    h = self.H_level(h + injected, rotary)
+                    h = self.H_level(h + injected, None)
                 if loop >= first_kept:
                     answers.append(self.as_carried(h))
         return carry | {"z_H": answers[-1].detach()}, torch.cat(answers)
@@ -193,17 +183,13 @@ class LatticeInner(Recurrence):
     def embed(self, candidates: Tensor) -> Tensor:
         """Return the input of each loop, [B, T, D], for candidates [B, S, V]."""
         table, D = self.embed_tokens.embedding_weight.to(self.dtype), self.hidden_size
-        cells = self._placed(candidates.to(self.dtype) @ table)
+        cells = candidates.to(self.dtype) @ table
+        if self.pos_encodings == "learned":
+            tables = (self.embed_row.embedding_weight, self.embed_column.embedding_weight)
+            row, column = (table.to(self.dtype) for table in tables)
+            cells = cells + (row.unsqueeze(1) + column).flatten(0, 1)
         whole = self.embed_whole.to(self.dtype).expand(cells.shape[0], 1, D)
         return torch.cat((whole, cells), dim=1) * math.sqrt(D)
-
-    def _placed(self, cells: Tensor) -> Tensor:
-        """Add to cells [..., S, D] where they are."""
-        if self.pos_encodings != "learned":
-            return cells
-        tables = (self.embed_row.embedding_weight, self.embed_column.embedding_weight)
-        row, column = (table.to(self.dtype) for table in tables)
-        return cells + (row.unsqueeze(1) + column).flatten(0, 1)
 
     def answer(self, states: Tensor, examples: Examples) -> Answer:
         return Answer(states, num_prefix=1)
@@ -236,7 +222,7 @@ class LatticeInner(Recurrence):
         """
         bound = self.strike_below if strike_below is None else strike_below.logit().view(-1, 1, 1)
         unlikely = outputs["candidates_logits"] < bound
-        kept = candidates & ~(unlikely & (inputs == self.open_token).unsqueeze(-1))
+        kept = candidates & ~(unlikely & (inputs == EMPTY_TOKEN).unsqueeze(-1))
         left = kept.sum(-1)
         noticed = outputs["contradiction_logits"] > self.contradiction_above
         contradiction = noticed | (left == 0).any(-1)
@@ -288,7 +274,7 @@ class DigitLatticeInner(LatticeInner):
         decided = candidates.sum(-1, keepdim=True) == 1
         kinds = candidates[..., FIRST_DIGIT:].long() + 2 * decided
         kinds = kinds.transpose(1, 2).flatten(0, 1)
-        return self._placed(self.embed_tokens(kinds)) * math.sqrt(self.hidden_size)
+        return self.embed_tokens(kinds) * math.sqrt(self.hidden_size)
 
     def as_carried(self, h: Tensor) -> Tensor:
         return h.reshape(-1, self.num_states, self.hidden_size)
@@ -316,7 +302,7 @@ class LatticeACT(ACT):
 
     def draw(self, at: Address) -> dict[str, np.ndarray]:
         own, inner = slice(at.own.start, at.own.stop), self.inner
-        drawn = guesses_and_views(at, self.config, inner.views, len(inner.open_cell))
+        drawn = guesses_and_views(at, self.config, inner.views)
         return super().draw(at) | {name: at.parts(rows[own]) for name, rows in drawn.items()}
 
     def think(
@@ -376,7 +362,7 @@ LatticeInner.act_type = LatticeACT
 
 
 def guesses_and_views(
-    at: Address, config: LatticeConfig, views: Views | None, vocab_size: int
+    at: Address, config: LatticeConfig, views: SudokuSymmetries
 ) -> dict[str, np.ndarray]:
     """Draw `guesses`, `guided`, `cells` and `tokens` of `LatticeACT.think` for the global batch."""
     words = at.words(Stream.GUESSES, 2 * at.num_rows)
@@ -385,10 +371,9 @@ def guesses_and_views(
     if config.guided_guesses:
         words = at.words(Stream.GUESSES, at.num_rows, counter=1)
         drawn["guided"] = ((words >> np.uint64(11)) * 2.0**-53 < config.guided_guesses)[:, None]
-    if views and config.views != "none":
+    if config.views != "none":
         words = at.words(Stream.TURNS, 2 * at.num_rows).reshape(2, -1)
-        every = config.views == "all"
-        drawn["cells"], drawn["tokens"] = views.turns(words, vocab_size, every_symmetry=every)
+        drawn["cells"], drawn["tokens"] = views.turns(words)
     return drawn
 
 

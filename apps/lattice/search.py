@@ -144,8 +144,6 @@ class Search:
         settings: chains of each puzzle (C), puzzles at a time (P; 1 if they do not say), and when
             one is given up.
         seed: of guesses and views, which follow from it, the puzzle's row, its chain and the round.
-        first_try: search with one chain alone, up to its first contradiction; of as many puzzles at
-            a time as there would be rows.
     """
 
     def __init__(
@@ -156,18 +154,13 @@ class Search:
         ranks: Ranks,
         settings: SearchSettings,
         seed: int,
-        *,
-        first_try: bool = False,
     ) -> None:
         self._forward, self._model, self._ranks, self._seed = forward, model, ranks, seed
-        self._views, self._rounds, self._first_try = config.views, settings.rounds, first_try
+        self._views, self._rounds, self._chains = config.views, settings.rounds, settings.chains
         self._backtracks, self._caution = settings.backtrack, settings.caution
         self._strike_below = config.strike_below
-        at_once = settings.at_once if isinstance(settings, EvalSearchSettings) else 1
-        self.rows, self._chains = at_once * settings.chains, settings.chains
-        if first_try:
-            self._chains = 1
-        self._num_slots = self.rows // self._chains
+        self._num_slots = settings.at_once if isinstance(settings, EvalSearchSettings) else 1
+        self.rows = self._num_slots * settings.chains
 
     @torch.no_grad()
     def __call__(
@@ -193,8 +186,7 @@ class Search:
                 found.add(one, seconds)
                 if watch:
                     watch(found, one)
-                gives_up = self._first_try and work.halted[slot].all()
-                if found.answer is not None or found.rounds == self._rounds or gives_up:
+                if found.answer is not None or found.rounds == self._rounds:
                     del work.chains[slot]
                     yield work.searched.pop(slot)
 
@@ -257,10 +249,7 @@ class Search:
         draws = {"guesses": ((words[:, :2] >> np.uint64(40)) * 2.0**-24).astype(np.float32)}
         if self._views != "none":
             inner: Any = self._model.model.inner
-            every = self._views == "all"
-            draws["cells"], draws["tokens"] = inner.views.turns(
-                words[:, 2:].T, len(inner.open_cell), every_symmetry=every
-            )
+            draws["cells"], draws["tokens"] = inner.views.turns(words[:, 2:].T)
         return draws
 
     def _told(self, carry: ACTCarry, chains: Mapping[int, Sequence[Chain]]) -> dict[int, Round]:

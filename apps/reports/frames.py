@@ -81,7 +81,7 @@ def frames_of_rounds(
     """
     chain = found.chain or 0
     frames = [Frame(asked(puzzle), "the puzzle", [])]
-    told = tell_rounds(rounds, chain, puzzle.kind)
+    told = tell_rounds(rounds, chain)
     for number, (one, words) in enumerate(zip(rounds, told, strict=False), start=1):
         before, after = one.before[chain], one.after[chain]
         board = board_of_candidates(puzzle, after, int(one.guessed[chain]), before, right)

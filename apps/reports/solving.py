@@ -142,7 +142,7 @@ def _deduced(
             verdict = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
             said, solved = verdict.words, verdict.solved is True
         if found.chain is not None:
-            lines += tell(rounds, found.chain, puzzle.kind)
+            lines += tell(rounds, found.chain)
         lines.append(as_text(Board(puzzle, answer), colour=colours(sys.stdout)))
         lines.append(verdict_of(found, said, config.search.chains))
         yield "\n".join(lines), solved, partial(frames_of_rounds, puzzle, rounds, found)

@@ -5,7 +5,7 @@ tokens of its canvas, in which the grid of colours lies in a corner. Each kind i
 `dataset.kinds.KINDS` names.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt
@@ -124,19 +124,6 @@ class Views:
         """
         raise NotImplementedError
 
-    def turns(
-        self, words: np.ndarray, vocab_size: int, *, every_symmetry: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Choose a view for each of N puzzles: turned and mirrored, tokens renamed.
-
-        Args:
-            words: random uint64 [2, N].
-            every_symmetry: all other moves of cells, too.
-        Returns:
-            as `moves`, int32.
-        """
-        raise NotImplementedError
-
     def apply(self, views: np.ndarray, *boards: np.ndarray) -> list[np.ndarray]:
         """Return each of the boards, uint8 [N, cells] tokens, in its view, int64 [N]."""
         cells, tokens = self.moves(views)
@@ -165,12 +152,6 @@ class DihedralViews(Views):
 
     def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         return self._cells[views], None
-
-    def turns(
-        self, words: np.ndarray, vocab_size: int, *, every_symmetry: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        cells = self._cells[(words[0] >> np.uint64(1)) % np.uint64(NUM_VIEWS)].astype(np.int32)
-        return cells, np.tile(np.arange(vocab_size, dtype=np.int32), (len(cells), 1))
 
 
 class Kind:
@@ -247,10 +228,6 @@ class Kind:
     def example(self, size: int, seed: int) -> "Puzzle | None":
         """Make a puzzle of `size` rows that can be solved; None: no program here makes them."""
         return None
-
-    def answers(self, size: int) -> Sequence[int]:
-        """Return the tokens that an open cell may hold in the end; none: that is not known."""
-        return ()
 
     def answer_sizes(self, labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return how large answers [N, cells] are, int64 [N] by name; {}: all are alike."""

@@ -1,6 +1,5 @@
 """Mazes: a path from S to G past the walls of a square grid."""
 
-from collections.abc import Sequence
 from math import isqrt
 from typing import Any
 
@@ -83,9 +82,6 @@ class MazeKind(Kind):
         how: dict[str, Any] = {"seed": seed, "stream": Stream.NEW_TEST, "taken": set()}
         made = next(generate_mazes(size=size, min_length=size, **how))
         return Puzzle(self, self.to_grid(made.question))
-
-    def answers(self, size: int) -> Sequence[int]:
-        return maze.FREE, maze.PATH
 
     def answer_sizes(self, labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the moves of the path."""

@@ -1,6 +1,5 @@
 """Sudoku of 4 x 4, 6 x 6 and 9 x 9 cells. Tokens are digit + 1; 0 is padding."""
 
-from collections.abc import Sequence
 from math import isqrt
 from typing import Any
 
@@ -62,9 +61,6 @@ class SudokuKind(Kind):
         how: dict[str, Any] = {"seed": seed, "stream": Stream.NEW_TEST, "taken": set()}
         made = next(generate_puzzles(size=size, **clues, **how))
         return Puzzle(self, made.question.reshape(size, size))
-
-    def answers(self, size: int) -> Sequence[int]:
-        return range(1 + sudoku.EMPTY_TOKEN, self.vocab_size(size))
 
     def views(self, size: int) -> Views:
         return sudoku_symmetries(size)

@@ -64,18 +64,16 @@ class SudokuSymmetries(Views):
         moves, digits = np.divmod(views, len(self.tokens))
         return self.cells(moves), self.tokens[digits]
 
-    def turns(
-        self, words: np.ndarray, vocab_size: int, *, every_symmetry: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def turns(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Choose for each of N puzzles, by random uint64 [2, N], how it is turned and mirrored and
+        its digits are renamed; returns cells and tokens as `moves`, int32.
+        """
         moves, digits = (words >> np.uint64(1)).astype(np.int64)
-        if every_symmetry:
-            cells = self.cells(moves % self.num_moves)
-        else:
-            turned = view_cells(self._size)
-            if not self._is_square:  # Its boxes need views in which rows stay rows.
-                turned = turned[[0, 2, 4, 5]]
-            cells = turned[moves % len(turned)]
-        return cells.astype(np.int32), self.tokens[digits % len(self.tokens)].astype(np.int32)
+        turned = view_cells(self._size)
+        if not self._is_square:  # Its boxes need views in which rows stay rows.
+            turned = turned[[0, 2, 4, 5]]
+        cells = turned[moves % len(turned)].astype(np.int32)
+        return cells, self.tokens[digits % len(self.tokens)].astype(np.int32)
 
 
 sudoku_symmetries = cache(SudokuSymmetries)

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from models.biases.sudoku.config import require_sudoku
 from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
-from models.heads.linear.config import LinearHeadConfig
+from models.heads.schemas import LinearHeadConfig
 from runtime.registry import imported
 from runtime.schema import NumLayers, Size, SizeOrZero, StrictBool
 
@@ -30,14 +30,14 @@ class DECConfig(RecurrenceConfig):
     hidden_size: Size = 192
     """width of the state of a digit in a cell (D)"""
     mlp_t: StrictBool = True
-    """mix the cells with a SwiGLU over them; false: with attention"""
+    """mix the cells with a SwiGLU over them"""
     cell_expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
     """width of that SwiGLU, times the number of cells, before the factor 2/3"""
     units: StrictBool = False
     """mix the cells by the means over rows, columns, boxes and their crossings, and nothing else:
     so all symmetries of Sudoku are the model's"""
     pos_encodings: Literal["rope", "learned", "none"] = "none"
-    """how attention knows the positions"""
+    """learned: each cell has a vector of its own; the others say nothing here"""
     puzzle_emb_ndim: SizeOrZero = 0
     """0: there is no puzzle embedding"""
     no_ACT_continue: StrictBool = True
@@ -51,10 +51,6 @@ class DECConfig(RecurrenceConfig):
         super().require_data(facts)
         require_sudoku(facts, "arch.name=dec")
 
-    @property
-    def position_expansion(self) -> float:
-        return self.cell_expansion
-
     @model_validator(mode="after")
     def _treats_digits_alike(self) -> Self:
         if not isinstance(self.heads.lm, LinearHeadConfig):
@@ -67,10 +63,10 @@ class DECConfig(RecurrenceConfig):
                 f"loss.label_smoothing={self.loss.label_smoothing:g} spreads over all tokens, and "
                 "arch=dec predicts digits alone; use 0"
             )
-        if self.units and self.attention_bias != "none":
+        if not (self.units or self.mlp_t) or self.attention_bias != "none":
             raise ValueError(
-                f"attention_bias={self.attention_bias} with units=true: there is no attention over "
-                "the cells; use units=false"
+                f"mlp_t=false, units=false, attention_bias={self.attention_bias}: arch=dec has no "
+                "attention; use mlp_t=true or units=true, and attention_bias=none"
             )
         if self.puzzle_emb_ndim:
             raise ValueError(

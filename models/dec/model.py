@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.biases.sudoku.config import sudoku_box
+from models.biases.sudoku.config import SUDOKU_BOXES
 from models.config import DataFacts
 from models.dec.config import DECConfig
 from models.heads.base import Answer, Examples
-from models.layers import CastedLinear, add_rms_norm
+from models.layers import CastedLinear, PositionSwiGLU, add_rms_norm
 from models.recurrence import Block, Latents, Rotary
 from models.trm.model import TRMInner
 
@@ -28,8 +28,7 @@ FIRST_DIGIT = 2
 
 class DigitBlock(Block):
     """Post-norm block on [B * N, S, D]: mix the cells, let digits know each other, transform each.
-
-    Without attention over the cells its result is a view of [S, B * N, D] in memory.
+    Its result is a view of [S, B * N, D] in memory.
     """
 
     def add_mixer(self, config: Any, num_positions: int) -> None:
@@ -39,27 +38,20 @@ class DigitBlock(Block):
         if config.units:
             self.units = UnitMeans(D, num_positions)
         else:
-            super().add_mixer(config, num_positions)
+            expansion, multiple = config.cell_expansion, config.width_multiple
+            self.mlp_t = PositionSwiGLU(num_positions, expansion, multiple)
         self.digits = MeanOfOthers(D)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
-        if self.mixes_by_units or self.mixes_by_mlp:
-            x = self._mixed_by_units(x) if self.mixes_by_units else self._mixed_by_mlp(x)
-            x = self._digits_mixed(x)
-            return add_rms_norm(x, self.mlp(x), self.eps).transpose(0, 1)
-        x = add_rms_norm(x, self.self_attn(x, rotary), self.eps)
-        x = self._digits_mixed(x.transpose(0, 1)).transpose(0, 1)
-        return add_rms_norm(x, self.mlp(x), self.eps)
+        x = self._mixed_by_units(x) if self.mixes_by_units else self._mixed_by_mlp(x)
+        cells = x.reshape(-1, self.num_digits, x.shape[-1])
+        x = add_rms_norm(x, self.digits(cells).view(x.shape), self.eps)
+        return add_rms_norm(x, self.mlp(x), self.eps).transpose(0, 1)
 
     def _mixed_by_units(self, x: Tensor) -> Tensor:
         """Mix the cells of [B * N, S, D]; returns [S, B * N, D]."""
         x = x.transpose(0, 1)
         return add_rms_norm(x, self.units(x), self.eps)
-
-    def _digits_mixed(self, x: Tensor) -> Tensor:
-        """Mix the digits of each cell; x is [S, B * N, D]."""
-        cells = x.reshape(-1, self.num_digits, x.shape[-1])
-        return add_rms_norm(x, self.digits(cells).view(x.shape), self.eps)
 
 
 class MeanOfOthers(nn.Module):
@@ -82,7 +74,7 @@ class UnitMeans(nn.Module):
 
     def __init__(self, width: int, num_positions: int) -> None:
         super().__init__()
-        rows, columns = sudoku_box(num_positions)
+        rows, columns = SUDOKU_BOXES[num_positions]
         # Bands, rows of a band, stacks, columns of a stack.
         self.grid = (columns, rows, rows, columns)
         self.cell, self.line, self.box, self.part = (CastedLinear(width, width) for _ in range(4))
@@ -119,7 +111,7 @@ class DECInner(TRMInner):
         self.num_digits = facts.vocab_size - FIRST_DIGIT
         super().__init__(config, facts)
         self.num_states = self.num_digits * facts.seq_len
-        self.positions_first = config.units or config.mlp_t
+        self.positions_first = True
 
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
         apart = {n: z.view(-1, self.num_positions, self.hidden_size) for n, z in carry.items()}

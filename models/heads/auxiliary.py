@@ -44,7 +44,7 @@ class AuxiliaryHead(Head):
 
 
 class CellLogitHead(AuxiliaryHead):
-    """One logit a cell: maps [B, S, D] to [B, S]."""
+    """One logit a cell, or of the first position: maps [..., D] to [...]."""
 
     def __init__(self, name: str, config: RecurrenceConfig, facts: DataFacts) -> None:
         super().__init__(name, config, facts)

@@ -3,7 +3,7 @@
 The model calls `read` at each ACT step, `models.act.ACTLossHead` calls `measure`.
 
 Shape letters, in all files of this folder: B batch, S cells, P puzzle prefix, T = P + S, D hidden
-width, V vocabulary, M chosen cells, J chosen tokens.
+width, V vocabulary.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.config import ACTLossConfig
 from models.layers import CastedLinear
 from models.losses import IGNORE_LABEL_ID, CrossEntropy
 
@@ -84,12 +83,10 @@ class HaltingRule:
     """When a slot halts before its last step: in training, and where an evaluation asks for it."""
 
     compares: bool  # q_halt with q_continue; otherwise with 0
-    min_steps: int = 1  # ACT steps before which no slot halts
 
-    def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor:
-        """Return bool [B]; `steps` (int32 [B]) counts this one."""
-        wants = outputs["q_halt_logits"] > (outputs["q_continue_logits"] if self.compares else 0.0)
-        return wants & (steps >= self.min_steps) if self.min_steps > 1 else wants
+    def wants_to_halt(self, outputs: Outputs) -> Tensor:
+        """Return bool [B]."""
+        return outputs["q_halt_logits"] > (outputs["q_continue_logits"] if self.compares else 0.0)
 
 
 class Head(nn.Module):
@@ -119,8 +116,8 @@ class Head(nn.Module):
 
 
 class TokenHead(Head):
-    """Maps [B, S, D] to V outputs; a subclass defines `score`, `forward` or both. Metrics:
-    `accuracy`, the share of the labelled cells that are right, and `exact_accuracy`.
+    """Maps [B, S, D] to V outputs; a subclass defines `forward`. Metrics: `accuracy`, the share of
+    the labelled cells that are right, and `exact_accuracy`.
 
     Attributes:
         normalized: whether the outputs are log probabilities already.
@@ -132,19 +129,14 @@ class TokenHead(Head):
     loss_names: tuple[str, ...] = ("lm",)
     metric_names = ("accuracy", "exact_accuracy")
     normalized: bool = False
-    loss = CrossEntropy(ACTLossConfig())
+    loss: CrossEntropy
     dropout = 0.0
 
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
         """Return logits [B, S, V], or log probabilities where the head is `normalized`, for states
         [B, S, D] and the puzzle embedding's rows [B, puzzle_emb_ndim].
         """
-        return self.score(hidden, None, puzzle)
-
-    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
-        """Return the logits of the tokens int64 [J] alone, [B, S, J]; None: of all."""
-        logits = self(hidden, puzzle)
-        return logits if tokens is None else logits[..., tokens]
+        raise NotImplementedError
 
     def outputs(self, hidden: Tensor, puzzle: Tensor | None = None) -> Outputs:
         """Return `logits`, and by their names the head's further losses, float32 [B]."""
@@ -156,16 +148,10 @@ class TokenHead(Head):
 
     def read(self, answer: Answer) -> Outputs:
         """Return the outputs for an answer, with dropout in training."""
-        return self.outputs(self._dropped(answer.of_tokens), answer.puzzle)
-
-    def read_part(
-        self, answer: Answer, *, cells: Tensor | None = None, tokens: Tensor | None = None
-    ) -> Tensor:
-        """Return the logits of some cells (int64 [M]) and tokens (int64 [J]; None: all), [B, M, J],
-        without computing the others.
-        """
-        hidden = self._dropped(answer.of_tokens)
-        return self.score(hidden if cells is None else hidden[:, cells], tokens, answer.puzzle)
+        states = answer.of_tokens
+        if self.dropout:
+            states = F.dropout(states, self.dropout, self.training)
+        return self.outputs(states, answer.puzzle)
 
     def measure(self, outputs: Outputs, targets: Targets) -> Measured:
         divisor = targets.labelled.sum(-1).clamp_min(1)
@@ -179,9 +165,6 @@ class TokenHead(Head):
         """Yield weights that are in no layer, each with a layer that multiplies the same states."""
         return ()
 
-    def _dropped(self, cells: Tensor) -> Tensor:
-        return F.dropout(cells, self.dropout, self.training) if self.dropout else cells
-
 
 class Matrix(TokenHead):
     """A matrix `weight` [V, D] and an optional `bias` [V]; a subclass says whose matrix it is."""
@@ -189,20 +172,6 @@ class Matrix(TokenHead):
     weight: Tensor
     bias: nn.Parameter | None
 
-    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
-        return affine(hidden, self.weight, self.bias, tokens)
-
-
-Rows = Tensor | slice | None
-
-
-def affine(x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Rows) -> Tensor:
-    """Multiply by the rows of these tokens only; None: by all."""
-    if tokens is not None:
-        weight, bias = weight[tokens], None if bias is None else bias[tokens]
-    return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
-
-
-def apply_to(layer: CastedLinear | Matrix, x: Tensor, tokens: Rows) -> Tensor:
-    """Apply a layer, or its rows of these tokens only."""
-    return layer(x) if tokens is None else affine(x, layer.weight, layer.bias, tokens)
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        bias = None if self.bias is None else self.bias.to(hidden.dtype)
+        return F.linear(hidden, self.weight.to(hidden.dtype), bias)

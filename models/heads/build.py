@@ -1,17 +1,17 @@
 """Heads from their configuration."""
 
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from models.config import LOSSES, DataFacts, RecurrenceConfig
-from models.heads.base import Head, TokenHead
+from models.heads.base import Head, Outputs, TokenHead
 from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS
-from models.heads.normed import NormedHead, RMSNorm
 from models.heads.q import QHead
-from models.layers import LayerNorm
+from models.layers import CastedEmbedding, LayerNorm, widened
 
 
 def build_heads(
-    config: RecurrenceConfig, facts: DataFacts, embedding: nn.Module
+    config: RecurrenceConfig, facts: DataFacts, embedding: CastedEmbedding
 ) -> dict[str, Head]:
     """Build all heads that the configuration names, by name, in the order of their settings.
 
@@ -28,7 +28,7 @@ def build_heads(
     return heads
 
 
-def _normed_token_head(config: RecurrenceConfig, V: int, embedding: nn.Module) -> TokenHead:
+def _normed_token_head(config: RecurrenceConfig, V: int, embedding: CastedEmbedding) -> TokenHead:
     """Build `heads.lm` with its norm and loss. Without a norm there is nothing in front of the
     matrix, whose weight has the published key `lm_head.weight` then.
     """
@@ -38,6 +38,31 @@ def _normed_token_head(config: RecurrenceConfig, V: int, embedding: nn.Module) -
         head.dropout = lm.dropout
     else:
         norm = RMSNorm(D, eps=1e-5) if lm.norm == "rms" else LayerNorm(D)
-        head = NormedHead([norm, nn.Dropout(lm.dropout)] if lm.dropout else [norm], head)
+        head = NormedHead(norm, lm.dropout, head)
     head.loss = LOSSES.load(config.loss.name)(config.loss)
     return head
+
+
+class RMSNorm(nn.RMSNorm):
+    """RMS norm over D with a learned scale, in float32 (float64 stays)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = widened(x)
+        weight = self.weight.to(wide.dtype)
+        return F.rms_norm(wide, self.normalized_shape, weight, self.eps).to(x.dtype)
+
+
+class NormedHead(TokenHead):
+    """A norm and dropout in front of a token head, `projection`."""
+
+    def __init__(self, norm: nn.Module, dropout: float, projection: TokenHead) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*[norm, nn.Dropout(dropout)] if dropout else [norm])
+        self.projection = projection
+        self.loss_names, self.normalized = projection.loss_names, projection.normalized
+
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        return self.projection(self.blocks(hidden), puzzle)
+
+    def outputs(self, hidden: Tensor, puzzle: Tensor | None = None) -> Outputs:
+        return self.projection.outputs(self.blocks(hidden), puzzle)

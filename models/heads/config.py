@@ -1,9 +1,8 @@
 """What the schemas of heads share, and the registries of heads.
 
-Each of ours is a folder beside this file: `config.py` registers its schema and `model.py` has its
-module. A plug-in's may lie anywhere. Nothing here imports torch: a configuration is checked before
-torch is loaded. A registered auxiliary head is a field of `HeadsConfig`; its loss has a weight and
-a limit in `models.config`.
+Each of ours is a file beside this one, and its schema stands in `schemas.py`. A plug-in's may lie
+anywhere. Nothing here imports torch: a configuration is checked before torch is loaded. A
+registered auxiliary head is a field of `HeadsConfig`; its loss has a weight in `models.config`.
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from runtime.registry import Registry
-from runtime.schema import Count, NonNegativeFloat, Schema, StrictBool
+from runtime.schema import NonNegativeFloat, Schema, StrictBool
 
 if TYPE_CHECKING:
     from models.config import RecurrenceConfig
@@ -68,10 +67,6 @@ class QHeadConfig(Schema):
     """start of the bias"""
     init_std: NonNegativeFloat = 0.0
     """standard deviation of the weight's start"""
-    rule: Literal["continue", "zero"] | None = None
-    """halt when q_halt > q_continue or > 0; null: zero with no_ACT_continue, else continue"""
-    halt_min_steps: Count = 1
-    """ACT steps before which no puzzle halts early"""
 
 
 class AuxiliaryHeadConfig(Schema):

@@ -29,8 +29,7 @@ class QHead(Head, CastedLinear):
         with torch.no_grad():
             trunc_normal_(self.weight, std=q.init_std)
             self.bias.fill_(q.init_bias)
-        compares = not config.no_ACT_continue if q.rule is None else q.rule == "continue"
-        self.rule = HaltingRule(compares, q.halt_min_steps)
+        self.rule = HaltingRule(compares=not config.no_ACT_continue)
         self.learns_continue = not config.no_ACT_continue and config.halt_max_steps > 1
         self.loss_names = ("q_halt", "q_continue") if self.learns_continue else ("q_halt",)
 

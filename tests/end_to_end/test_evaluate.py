@@ -21,7 +21,7 @@ from apps.reports import solving as solve
 from evaluation.config import EvalConfig
 from evaluation.job import beside, global_batch_size, prepare, require_thinking
 from models.heads.base import HaltingRule, Outputs
-from models.heads.confidence.model import ConfidenceHead
+from models.heads.confidence import ConfidenceHead
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError
 from training.checkpoint.trained_model import find_trained_model
@@ -262,7 +262,7 @@ def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
 class Sure(HaltingRule):
     """Of a plug-in: the mean confidence ends a puzzle."""
 
-    def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor:
+    def wants_to_halt(self, outputs: Outputs) -> Tensor:
         return outputs["confidence_logits"].mean(-1) > -100
 
 

@@ -1,6 +1,5 @@
 """Trained models leave Python by the command line, and answer as an evaluation does."""
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,10 +8,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-import torch
 
 from apps.export import exporting
-from apps.export.writing import METADATA
 
 pytestmark = pytest.mark.slow
 
@@ -88,11 +85,9 @@ def test_without_its_data_a_run_is_tried_with_random_tokens(
     data = shutil.copytree(sudoku_data, tmp_path / "data")
     files = run(*SHORT, f"data_path={data}", "arch.puzzle_emb_ndim=0")
     shutil.rmtree(data)
-    out = exported(capsys, files.folder, tmp_path / "out.pt2")
+    out = exported(capsys, files.folder, tmp_path / "out.onnx")
     assert f"tried with 4 rows of random tokens ({data} is not here)" in out
-    extra = {METADATA: ""}
-    torch.export.load(tmp_path / "out.pt2", extra_files=extra)
-    facts = json.loads(extra[METADATA])
+    facts = facts_of(tmp_path / "out.onnx")
     assert (facts["weights"], facts["num_puzzle_identifiers"]) == ("last", "0")
 
 
@@ -110,8 +105,23 @@ def test_a_published_checkpoint_gives_the_published_logits(run_python: Any, tmp_
         np.testing.assert_allclose(values, expected[name], rtol=0, atol=1e-4)
 
 
-def test_noise_is_refused(run: Any, tmp_path: Path, capsys: Any) -> None:
-    files = run(*SHORT, "techniques=[damped_noise]")
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["techniques=[random_starts]", *SHORT[:2]], "techniques.random_starts draws random"),
+        (["techniques=[damped_noise]", *SHORT[:2]], "techniques.damped_noise draws random"),
+        (["arch=lattice", "heads=lattice", "arch.loops=1"], "arch=lattice answers by search"),
+    ],
+)
+def test_what_a_file_cannot_do_is_refused(
+    settings: Sequence[str],
+    told: str,
+    run: Any,
+    tiny_settings: list[str],
+    tmp_path: Path,
+    capsys: Any,
+) -> None:
+    tiny_settings.remove("arch.H_layers=1")
+    files = run(*settings, *SHORT[2:])
     assert exporting.main([str(files.folder), str(tmp_path / "out.onnx")]) == 2
-    told = "step_8 cannot be exported: techniques.damped_noise draws random numbers in"
-    assert told in capsys.readouterr().err
+    assert f"step_8 cannot be exported: {told}" in capsys.readouterr().err

@@ -55,7 +55,7 @@ dataset.build_arc_dataset dataset.build_maze_dataset dataset.build_sudoku_datase
 dataset.format.reading dataset.format.writing dataset.maze.rules evaluate
 evaluation.config evaluation.evaluators.arc evaluation.evaluators.maze
 evaluation.evaluators.sudoku evaluation.metrics evaluation.table
-models.config models.heads.confidence.config models.heads.config models.metrics
+models.config models.heads.schemas models.heads.config models.metrics
 pretrain puzzle_dataset runtime.errors runtime.files runtime.process runtime.schema
 runtime.streams runtime.watch
 training.checkpoint.lock training.checkpoint.published training.checkpoint.run_folder
@@ -146,14 +146,20 @@ def test_the_core_names_no_app_in_a_string_either() -> None:
         assert named == ({"apps"} if name == LOOKS_FOR_PARTS else set()), name
 
 
-# Folders of models that are chosen by name: architectures, heads, biases of attention; techniques.
+# What is chosen by name: folders of architectures and biases of attention, heads; techniques.
 MODEL_PARTS = tuple(
     str(path.parent.relative_to(ROOT)).replace("/", ".")
     for path in sorted((ROOT / "models").rglob("config.py"))
     if path.parent.name not in ("models", "heads")
-) + ("models.techniques",)
-# What knows a part all the same: the published format, and the token head for one's own programs.
-KNOWS_A_PART = ("training.checkpoint.published", "models.heads.output")
+)
+MODEL_PARTS += tuple(
+    f"models.heads.{path.stem}"
+    for path in sorted((ROOT / "models" / "heads").glob("[a-z]*.py"))
+    if path.stem not in ("auxiliary", "base", "build", "config", "q", "schemas")
+)
+MODEL_PARTS += ("models.techniques",)
+# What knows a part all the same: the published format.
+KNOWS_A_PART = ("training.checkpoint.published",)
 
 
 def test_the_core_imports_no_part_of_a_model_by_name() -> None:

@@ -9,23 +9,13 @@ from runtime.registry import imported
 if TYPE_CHECKING:
     from models.config import DataFacts
 
-_SUDOKU_BOXES = {16: (2, 2), 36: (2, 3), 81: (3, 3)}
-
-
-def sudoku_box(seq_len: int) -> tuple[int, int]:
-    """Return rows and columns of a box in a Sudoku of this many cells, or raise ValueError."""
-    if seq_len in _SUDOKU_BOXES:
-        return _SUDOKU_BOXES[seq_len]
-    accepted = ", ".join(map(str, _SUDOKU_BOXES))
-    raise ValueError(
-        f"the puzzles of the data have {seq_len} cells, which is no Sudoku (accepted: {accepted}); "
-        "use arch.attention_bias=none"
-    )
+# Rows and columns of a box in a Sudoku of this many cells.
+SUDOKU_BOXES = {16: (2, 2), 36: (2, 3), 81: (3, 3)}
 
 
 def require_sudoku(facts: "DataFacts", wanted_by: str) -> None:
     """Raise ConfigError if data cannot be Sudokus, with tokens for padding, empty and digits."""
-    fits = facts.seq_len in _SUDOKU_BOXES and (facts.vocab_size - 2) ** 2 == facts.seq_len
+    fits = facts.seq_len in SUDOKU_BOXES and (facts.vocab_size - 2) ** 2 == facts.seq_len
     if not fits or facts.kind not in ("sudoku", None):
         mazes = ": mazes" if facts.kind == "maze" else ""
         raise ConfigError(
@@ -45,7 +35,7 @@ class SudokuBiasConfig(AttentionBiasConfig):
 
     @classmethod
     def require_data(cls, facts: "DataFacts") -> None:
-        sudoku_box(facts.seq_len)
+        require_sudoku(facts, "it")
 
 
 ATTENTION_BIASES.add(

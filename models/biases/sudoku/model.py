@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.biases.sudoku.config import sudoku_box
+from models.biases.sudoku.config import SUDOKU_BOXES
 
 
 class SudokuBias(nn.Module):
@@ -24,7 +24,7 @@ class SudokuBias(nn.Module):
         super().__init__()
         # Of one dimension, so that optimizers treat it as the bias it is.
         self.weight = nn.Parameter(torch.zeros(len(self.WAYS) * num_heads))
-        box_rows, box_columns = sudoku_box(seq_len)
+        box_rows, box_columns = SUDOKU_BOXES[seq_len]
         size = box_rows * box_columns
         cells = torch.arange(seq_len)
         row, column = cells // size, cells % size

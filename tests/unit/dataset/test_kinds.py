@@ -15,7 +15,7 @@ def named(name: str) -> type[Kind]:
 
 
 def register(name: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KINDS._parts, name, Part(KindConfig, lambda: kind, "", 0))
+    monkeypatch.setitem(KINDS._parts, name, Part(KindConfig, lambda: kind, ""))
 
 
 def test_the_name_of_a_kind_in_lower_case_is_the_registered_one(

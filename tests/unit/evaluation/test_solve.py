@@ -140,6 +140,15 @@ def test_without_q_nothing_is_said_of_halting(make_model: Make) -> None:
     assert not reasoning.halts.any()
 
 
+def test_halts_are_those_of_the_rule(make_model: Make) -> None:
+    model = make_model(FACTS, no_ACT_continue=True, halt_max_steps=3)
+    with torch.no_grad():
+        model.state_dict()["model.inner.q_head.weight"].zero_()
+        model.state_dict()["model.inner.q_head.bias"].copy_(torch.tensor([1.0, 5.0]))
+    (reasoning,) = reason(model, [PUZZLE], CPU)
+    assert reasoning.halts.tolist() == [True] * 3
+
+
 def test_many_puzzles_keep_their_order(make_model: Make) -> None:
     model = make_model(FACTS)
     rng = np.random.default_rng(0)

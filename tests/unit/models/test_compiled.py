@@ -62,13 +62,6 @@ def test_all_blocks_share_their_code(dtype: str, mlp_t: bool) -> None:
     assert num_graphs() == 2
 
 
-def test_nothing_is_compiled_unless_asked() -> None:
-    model = tiny.make_model()
-    assert compiled_forward(model, False) is model
-    tiny.first_step(model)
-    assert num_graphs() == 0
-
-
 def test_what_has_no_weights_may_differ_on_a_device() -> None:
     class Overrides(Schema):
         attention: str | None = "math"

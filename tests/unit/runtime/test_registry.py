@@ -19,15 +19,6 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     return Registry("part", Part)
 
 
-def test_parts_stand_by_place_and_then_as_they_were_registered(registry: Registry) -> None:
-    registry.add("a plug-in's", Part)
-    registry.add("second", Part, place=1)
-    registry.add("another's", Part)
-    registry.add("third", Part, place=1)
-    registry.add("first", Part, place=0)
-    assert [*registry] == ["first", "second", "third", "a plug-in's", "another's"]
-
-
 def test_a_setting_that_names_a_part_knows_those_registered_later(registry: Registry) -> None:
     class Settings(Schema):
         chosen: Annotated[str, NameOf(registry)] = "none"

@@ -1,7 +1,6 @@
 """Files for other programs: they say what the model says, and a wrong one is not kept."""
 
 import errno
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +10,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import torch
 
 import apps.export.writing as exported
 from apps.export import exporting, trial
 from apps.export.exporting import main
 from apps.export.step import ExportedStep
 from apps.export.trial import Arrays, Run, Tried, compare, in_torch, opened
-from apps.export.writing import METADATA, write_onnx, write_program
+from apps.export.writing import write_onnx
 from runtime.errors import CheckpointError
-from tests.unit.apps.export.test_step import FORMS, RANDOM, TRM, built, puzzles
+from tests.unit.apps.export.test_step import FORMS, TRM, built, puzzles
 
 ROOT = Path(__file__).resolve().parents[4]
 PARITY = ROOT / "tests" / "parity" / "published_format"
@@ -41,12 +39,9 @@ HEADS: dict[str, Any] = {
 AUXILIARY: Any = {"q": None, "halt": {}, "confidence": {}, "attention": {}}
 MATRIX: dict[str, Any] = {
     **FORMS,
-    "random starts": RANDOM,
     **{f"head {name}": TRM | STABLE | {"heads": {"lm": head}} for name, head in HEADS.items()},
     "auxiliary heads": TRM | {"heads": AUXILIARY},
     "positions of rows": FORMS["hrm"] | {"pos_encodings": "none", "attention_bias": "sudoku"},
-    "rotated lattice": FORMS["lattice"] | {"pos_encodings": "rope"},
-    "lattice of units": FORMS["lattice of digits"] | {"units": True, "pos_encodings": "none"},
 }
 SMALLEST: Any = FORMS["transformer"]
 
@@ -66,13 +61,10 @@ def pair_of(settings: Any) -> tuple[ExportedStep, ExportedStep]:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Run]]:
     """Write the file of a step and open it."""
 
-    def write(step: ExportedStep, *, one_step: bool = False, name: str = "out.onnx") -> Any:
-        path = tmp_path_factory.mktemp("exported") / name
-        if name.endswith(".pt2"):
-            write_program(step, path, {"arch": "tiny"})
-            return path, opened(path, step, one_step=True)
-        write_onnx(step, path, {"arch": "tiny"}, one_step=one_step)
-        return path, opened(path, step, one_step=one_step)
+    def write(step: ExportedStep) -> tuple[Path, Run]:
+        path = tmp_path_factory.mktemp("exported") / "out.onnx"
+        write_onnx(step, path, {"arch": "tiny"})
+        return path, opened(path)
 
     return write
 
@@ -135,32 +127,11 @@ def test_what_each_step_answered_is_given(smallest: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", MATRIX)
 def test_every_architecture_and_head(form: str, written: Any) -> None:
-    settings = MATRIX[form] | {"halt_max_steps": 5}
-    if settings["name"] == "lattice":
-        settings |= {"eval_steps": 5}
-    step, exact = pair_of(settings)
+    step, exact = pair_of(MATRIX[form] | {"halt_max_steps": 5})
     path, run = written(step)
     onnx.checker.check_model(path, full_check=True)
     # Symmetric models answer all open cells of a puzzle alike: ties are broken by rounding.
     assert_equal_tokens(compare(run, step, exact, Tried("tests", arrays_of(4))), 0.75)
-
-
-@pytest.mark.slow
-def test_candidates_are_struck_as_here(written: Any) -> None:
-    model = built(FORMS["lattice"])
-    path, _ = written(ExportedStep(model.model))
-    session, given = onnxruntime.InferenceSession(path), arrays_of(3)
-    examples = {name: torch.from_numpy(value) for name, value in given.items()}
-    carry = model.initial_carry(examples)
-    for number in (1, 2, 3):
-        with torch.no_grad():
-            carry = model(carry, examples, measured=False).carry
-        carry.halted = torch.zeros_like(carry.halted)
-        wanted = {"inputs": given["inputs"], "num_steps": np.array(number)}
-        left, verdict = session.run(["next_candidates", "verdict"], wanted)
-        assert np.array_equal(left, carry.inner["z_next"].numpy()), number
-        assert np.array_equal(verdict, carry.inner["z_verdict"].numpy()), number
-    assert left.sum() < model.model.inner.all_candidates(examples["inputs"]).sum()
 
 
 @pytest.mark.slow
@@ -175,39 +146,13 @@ def test_large_tensors_get_a_file_of_their_own(
     assert np.array_equal(run_apart(arrays_of(2), 2)["logits"], run(arrays_of(2), 2)["logits"])
 
 
-# One step
-
-
-@pytest.mark.parametrize("name", ["step.onnx", "step.pt2"])
-def test_one_step_takes_and_gives_the_states(name: str, written: Any) -> None:
-    step, exact = pair_of(SMALLEST)
-    path, run = written(step, one_step=True, name=name)
-    assert_equal_tokens(compare(run, step, exact, Tried("tests", arrays_of(4))), 1)
-    if name == "step.onnx":
-        session = onnxruntime.InferenceSession(path)
-        assert [value.name for value in session.get_inputs()] == list(step.zeros(1))
-        assert "next_z_H" in [value.name for value in session.get_outputs()]
-        return
-    extra = {METADATA: ""}
-    torch.export.load(path, extra_files=extra)
-    assert json.loads(extra[METADATA]) == {"arch": "tiny"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", MATRIX)
-def test_programs_of_every_architecture(form: str, written: Any) -> None:
-    step, exact = pair_of(MATRIX[form])
-    _, run = written(step, name="out.pt2")
-    assert_equal_tokens(compare(run, step, exact, Tried("tests", arrays_of(4))), 0.75)
-
-
 # What is wrong
 
 
 @pytest.mark.parametrize("wrong", ["a weight", "a lost step", "no number"])
 def test_a_file_that_differs_is_found_out(wrong: str) -> None:
     step, exact = pair_of(SMALLEST)
-    here = in_torch(step, step)
+    here = in_torch(step)
 
     def run(given: Arrays, num_steps: int) -> Arrays:
         if wrong == "a lost step":
@@ -226,13 +171,12 @@ def test_a_file_that_differs_is_found_out(wrong: str) -> None:
     ("run", "output", "code", "told"),
     [
         ("nowhere", "out.onnx", 4, "nowhere: no such checkpoint or run folder"),
-        ("nowhere", "out.tflite", 2, "out.tflite: expected a name that ends in .onnx or .pt2"),
+        ("nowhere", "out.tflite", 2, "out.tflite: expected a name that ends in .onnx"),
         ("nowhere", "folder.onnx", 2, "folder.onnx: is a folder, expected a file"),
         (PUBLISHED[0], "out.onnx", 2, "step_7 does not say how large its puzzles are: add --data"),
         (f"{PUBLISHED[0]} --data nowhere", "out.onnx", 3, "nowhere: no such data folder"),
-        (" ".join(PUBLISHED), "nowhere/out.pt2", 2, "nowhere/out.pt2: No such file or directory"),
+        (" ".join(PUBLISHED), "nowhere/out.onnx", 2, "nowhere/out.onnx: No such file or directory"),
         ("nowhere", "out.onnx --weights best", 2, "invalid choice: 'best'"),
-        ("nowhere", "out.onnx --one-stop", 2, "unknown argument '--one-stop'; nearest: --one-step"),
         ("nowhere", "out.onnx --plugins nothing.here", 2, "plugins=[nothing.here]"),
     ],
 )
@@ -280,7 +224,7 @@ def nothing_right(given: Arrays, num_steps: int) -> Arrays:
     ("fails", "code", "told"),
     [
         ("trying", 4, "the file is wrong, and not kept: at ACT step 1 a logit is "),
-        ("writing", 2, "out.pt2: No space left on device"),
+        ("writing", 2, "out.onnx: No space left on device"),
     ],
 )
 def test_a_file_that_is_not_right_leaves_nothing(
@@ -298,13 +242,13 @@ def test_a_file_that_is_not_right_leaves_nothing(
         if fails == "writing":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(exported, "write_program", write)
-    monkeypatch.setattr(trial, "opened", lambda path, step, one_step: nothing_right)
-    output = tmp_path / "out.pt2"
+    monkeypatch.setattr(exported, "write_onnx", write)
+    monkeypatch.setattr(trial, "opened", lambda path: nothing_right)
+    output = tmp_path / "out.onnx"
     output.write_text("before")
     assert main([*PUBLISHED, str(output)]) == code
     out, err = capsys.readouterr()
     assert out == ""
     assert told in err.splitlines()[-1]
-    assert [path.name for path in tmp_path.iterdir()] == ["out.pt2"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out.onnx"]
     assert output.read_text() == "before"

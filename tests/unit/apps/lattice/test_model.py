@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from apps.lattice.config import LatticeConfig
 from apps.lattice.model import CONTRADICTION, DECIDED
-from dataset.sudoku.symmetries import sudoku_symmetries
 from models.act import Drawn
 from models.config import DataFacts
 from models.heads.base import Examples
@@ -21,18 +19,12 @@ from tests.unit.models.tiny import shaken, sudoku_examples, sudoku_facts
 
 SMALL: Any = {"hidden_size": 8, "num_heads": 2, "expansion": 2.0, "L_layers": 2, "loops": 3}
 SMALL |= {"halt_max_steps": 5, "forward_dtype": "float64", "dropout": 0.0}
-DIGITS: Any = {"symmetry": "digits"}
-UNITS: Any = DIGITS | {"units": True, "pos_encodings": "none"}
+UNITS: Any = {"symmetry": "digits", "units": True, "pos_encodings": "none"}
 FORMS: dict[str, Any] = {
     "plain": {},
-    "plain with rotation": {"pos_encodings": "rope"},
     "plain with a bias": {"attention_bias": "sudoku", "pos_encodings": "none"},
-    "digits": DIGITS,
-    "digits with rotation": DIGITS | {"pos_encodings": "rope"},
     "units": UNITS,
 }
-ROTATED = {form for form in FORMS if FORMS[form].get("pos_encodings") == "rope"}
-MAZE = DataFacts(6, 25, 1)
 HEADS: Any = {"q": None, "candidates": {}, "contradiction": {}}
 YES, NO = 9.0, -9.0
 SAID = ("keep", "contradiction_logits", "logits")
@@ -80,13 +72,6 @@ def test_all_digits_are_possible_in_an_open_cell_and_one_in_a_given_one(size: in
         for possible, token in zip(row, cells, strict=True):
             tokens = {t for t, holds in enumerate(possible) if holds}
             assert tokens == (set(range(2, size + 2)) if token == 1 else {token})
-
-
-def test_a_free_cell_of_a_maze_may_lie_on_the_path() -> None:
-    inputs = torch.tensor([[1, 2, 3, 4, 2] * 5], dtype=torch.int32)
-    candidates = model_of(MAZE).model.inner.all_candidates(inputs)[0, :5]
-    tokens = [set(cell.nonzero().flatten().tolist()) for cell in candidates]
-    assert tokens == [{1}, {2, 5}, {3}, {4}, {2, 5}]
 
 
 def test_unlikely_candidates_are_struck_but_never_givens() -> None:
@@ -231,10 +216,9 @@ def test_a_guess_can_wait_until_nothing_is_struck() -> None:
         assert open_cells == [16 - (cell >= 0) for cell in guessed]
 
 
-@pytest.mark.parametrize("form", ["digits", "digits with rotation", "units"])
 @pytest.mark.parametrize("size", [4, 6, 9])
-def test_states_of_digits_follow_their_permutation(form: str, size: int) -> None:
-    inner = model_of(sudoku_facts(size), **FORMS[form]).eval().model.inner
+def test_states_of_digits_follow_their_permutation(size: int) -> None:
+    inner = model_of(sudoku_facts(size), **UNITS).eval().model.inner
     order = torch.randperm(size, generator=torch.Generator().manual_seed(1))
     tokens = torch.cat((torch.arange(2), order + 2))
     state = inner.all_candidates(sudoku_examples(size)["inputs"])
@@ -248,17 +232,6 @@ def test_states_of_digits_follow_their_permutation(form: str, size: int) -> None
     gap = permuted["contradiction_logits"] - plain["contradiction_logits"]
     assert gap.abs().max() < 1e-10
     assert plain["candidates_logits"][..., 2:].std() > 0.01
-
-
-def test_with_units_every_symmetry_of_sudoku_is_the_model_s() -> None:
-    inner = model_of(sudoku_facts(9), **UNITS).eval().model.inner
-    state = inner.all_candidates(sudoku_examples(9)["inputs"])
-    symmetries = sudoku_symmetries(9)
-    moves = np.random.default_rng(0).integers(symmetries.num_moves, size=1)
-    cells = torch.from_numpy(symmetries.cells(moves)[0])
-    plain, moved = heads_of(inner, state), heads_of(inner, state[:, cells])
-    for name in ("logits", "candidates_logits"):
-        torch.testing.assert_close(moved[name], plain[name][:, cells], rtol=0, atol=1e-10)
 
 
 def heads_of(inner: Any, candidates: Tensor) -> dict[str, Tensor]:
@@ -349,7 +322,7 @@ def test_each_loop_has_a_loss(form: str) -> None:
     injected, losses = inner.embed(state), []
     h = injected
     for _ in range(3):
-        h = inner.H_level(h + injected, inner.rotary_emb() if form in ROTATED else None)
+        h = inner.H_level(h + injected, None)
         outputs = inner.read(inner.as_carried(h), examples)
         losses.append(expected_loss(outputs, state, examples, weights))
     mean = sum(losses) / len(losses)
@@ -405,18 +378,11 @@ def test_the_published_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "form", "told"),
-    [
-        (DataFacts(12, 900, 5), {}, r"arch\.name=lattice is for Sudokus"),
-        (DataFacts(10, 81, 1), {}, r"arch\.name=lattice is for Sudokus"),
-        (DataFacts(6, 24, 1), {}, r"arch\.name=lattice is for Sudokus"),
-        (MAZE, DIGITS, "symmetry=digits is for Sudoku"),
-        (DataFacts(6, 16, 1, kind="maze"), DIGITS, "symmetry=digits is for Sudoku"),
-    ],
+    "facts", [DataFacts(12, 900, 5), DataFacts(6, 25, 1), DataFacts(6, 16, 1, kind="maze")]
 )
-def test_other_puzzles_are_refused(facts: DataFacts, form: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        build_model(LatticeConfig(**SMALL | form), facts)
+def test_other_puzzles_are_refused(facts: DataFacts) -> None:
+    with pytest.raises(ConfigError, match=r"arch\.name=lattice is for Sudoku"):
+        build_model(LatticeConfig(**SMALL), facts)
 
 
 @pytest.mark.parametrize(
@@ -424,8 +390,9 @@ def test_other_puzzles_are_refused(facts: DataFacts, form: dict[str, Any], told:
     [
         ({"techniques": {"anchors": {}}}, r"techniques\.anchors has no meaning with name=lattice"),
         ({"heads": {}}, "use heads=lattice"),
-        ({"units": True}, "needs symmetry=digits"),
-        (UNITS | {"pos_encodings": "rope"}, "pos_encodings=rope with units=true"),
+        ({"units": True}, "units=true and symmetry=digits need each other"),
+        (UNITS | {"pos_encodings": "learned"}, "pos_encodings=learned: use none"),
+        ({"pos_encodings": "rope"}, "pos_encodings=rope: use learned or none"),
         ({"strike_below": 1.5}, "strike_below"),
         (UNITS | {"attention_bias": "sudoku"}, "attention_bias=sudoku with units=true"),
         ({"keep_states": True}, "keep_states=true with views=dihedral"),

@@ -57,7 +57,7 @@ def test_views_of_a_named_puzzle_are_undone() -> None:
 
 def test_a_kind_from_elsewhere_is_drawn_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     flag = FlagKind()
-    monkeypatch.setitem(KINDS._parts, "flag", Part(KindConfig, lambda: flag, "", 0))
+    monkeypatch.setitem(KINDS._parts, "flag", Part(KindConfig, lambda: flag, ""))
     puzzle = flag.parse("ptp\nppp\nttt")
     answer = np.full((3, 3), 2, np.int8)
     answer[0, 0] = 1

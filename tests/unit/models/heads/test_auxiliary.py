@@ -9,8 +9,8 @@ from torch import Tensor
 from models.config import DataFacts
 from models.heads.auxiliary import AuxiliaryHead
 from models.heads.base import Answer, Examples, Targets
-from models.heads.confidence.config import CALIBRATION_ERROR, GAPS
 from models.heads.config import AUXILIARY_HEADS
+from models.heads.schemas import CALIBRATION_ERROR, GAPS
 from models.hrm.config import HRMConfig
 from models.losses import IGNORE_LABEL_ID as NONE
 from models.metrics import as_reported

@@ -1,22 +1,20 @@
-"""Token heads against slow references, subsets and gradients."""
+"""Token heads against slow references."""
 
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.config import RecurrenceConfig
-from models.heads.base import Answer, TokenHead
+from models.heads.build import RMSNorm
 from models.heads.config import TOKEN_HEADS
-from models.heads.factorized.model import Factorized
-from models.heads.hierarchical.model import Hierarchical
-from models.heads.linear.model import Linear
-from models.heads.moe.model import MixtureOfExperts
-from models.heads.normed import RMSNorm
-from models.heads.output import OutputHead
-from models.heads.puzzle.model import PuzzleAdapted
-from models.heads.tied.model import Tied
+from models.heads.factorized import Factorized
+from models.heads.hierarchical import Hierarchical
+from models.heads.linear import Linear
+from models.heads.moe import MixtureOfExperts
+from models.heads.puzzle import PuzzleAdapted
+from models.heads.tied import Tied
 from models.layers import CastedEmbedding, LayerNorm
 
 B, S, D, V, WIDTH = 3, 4, 6, 11, 5
@@ -45,15 +43,15 @@ def fresh(name: str, **more: Any) -> Any:
     sizes = {"hidden_size": D, "num_heads": 1, "puzzle_emb_ndim": WIDTH}
     loss = {"loss_type": "softmax_cross_entropy"}
     config = RecurrenceConfig.model_validate({**sizes, "heads": heads, "loss": loss})
-    return TOKEN_HEADS.load(lm["name"])(config, vocab, nn.Embedding(vocab, D))
+    return TOKEN_HEADS.load(lm["name"])(
+        config, vocab, CastedEmbedding(vocab, D, 1.0, torch.float32)
+    )
 
 
 def build(name: str, dtype: torch.dtype = torch.float64) -> Any:
     projection = fresh(name).to(dtype)
     if isinstance(projection, Tied):
-        (source,) = projection._source
-        assert isinstance(source, nn.Module)
-        source.to(dtype)
+        projection._source[0].to(dtype)
     with torch.no_grad():
         for parameter in projection.parameters():
             parameter.normal_(std=0.5)
@@ -100,7 +98,7 @@ def slow(head: Any, x: Tensor, p: Tensor, v: int) -> Any:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_outputs_equal_the_slow_reference_whole_and_in_part(name: str) -> None:
+def test_outputs_equal_the_slow_reference(name: str) -> None:
     head, (hidden, puzzle) = build(name), inputs()
     logits = head(hidden, puzzle)
     for b in range(B):
@@ -110,21 +108,6 @@ def test_outputs_equal_the_slow_reference_whole_and_in_part(name: str) -> None:
                 torch.testing.assert_close(logits[b, s, v], expected, rtol=0, atol=1e-6)
     if head.normalized:
         torch.testing.assert_close(logits.exp().sum(-1), torch.ones(B, S).double())
-    for ids in ([0], [10, 3, 7], list(range(11)), [5, 5]):
-        found = head.score(hidden, torch.tensor(ids), puzzle)
-        torch.testing.assert_close(found, logits[..., ids], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_gradients_are_those_of_finite_differences(name: str) -> None:
-    projection, (hidden, puzzle) = build(name), inputs()
-    hidden, puzzle = hidden[:1, :2].clone().requires_grad_(), puzzle[:1].clone().requires_grad_()
-    parameters = list(projection.parameters())
-
-    def outputs(hidden: Tensor, puzzle: Tensor, *_: Tensor) -> Tensor:
-        return projection(hidden, puzzle if name == "puzzle" else None)
-
-    assert torch.autograd.gradcheck(outputs, (hidden, puzzle, *parameters))
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -134,19 +117,6 @@ def test_bfloat16_gives_the_numbers_of_float32_roughly(name: str) -> None:
     rough = projection(hidden.bfloat16(), puzzle.bfloat16())
     assert rough.dtype == (torch.float32 if projection.normalized else torch.bfloat16)
     torch.testing.assert_close(rough.float(), exact, rtol=0.05, atol=0.1)
-
-
-class Doubled(TokenHead):
-    """A head of a user's own that has nothing but `forward`."""
-
-    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        return 2 * hidden
-
-
-def test_forward_alone_is_enough() -> None:
-    answer = Answer(torch.randn(2, 5, 4))
-    part = Doubled().read_part(answer, cells=torch.tensor([3, 0]), tokens=torch.tensor([1]))
-    assert torch.equal(part, 2 * answer.cells[:, [3, 0]][..., [1]])
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3])
@@ -191,58 +161,3 @@ def test_norms_are_computed_in_float32(norm: Any) -> None:
     assert out.dtype == torch.bfloat16
     torch.testing.assert_close(out, wide.bfloat16())
     torch.testing.assert_close(wide.square().mean(), torch.tensor(1.0), rtol=1e-3, atol=0)
-
-
-# The head for programs of one's own
-
-
-def test_a_norm_and_a_matrix() -> None:
-    hidden, _ = inputs(torch.float32)
-    normed = nn.functional.layer_norm(hidden, (D,))
-    # A module that is false, because it is empty, is one all the same.
-    own = {"norm": nn.Sequential()}
-    for more, expected in (({}, normed), (own, hidden), ({"use_norm": False}, hidden)):
-        head = OutputHead(D, V, **more)
-        torch.testing.assert_close(head(hidden), expected @ head.weight.T)
-        some = torch.tensor([9, 2, 4])
-        torch.testing.assert_close(head.score(hidden, some), head(hidden)[..., some])
-        assert len(list(OutputHead(D, V, bias=True).projection.parameters())) == 2
-    with pytest.raises(ValueError, match="use_norm=False"):
-        OutputHead(D, V, norm=nn.Identity(), use_norm=False)
-
-
-@pytest.mark.parametrize("kind", ["module", "our embedding", "parameter", "frozen"])
-def test_tied_weights_are_one_tensor(kind: str) -> None:
-    torch.manual_seed(0)
-    ours = kind == "our embedding"
-    module = CastedEmbedding(V, D, 1.0, torch.float32) if ours else nn.Embedding(V, D)
-    (matrix,) = module.parameters()
-    matrix.requires_grad_(kind != "frozen")
-    tied: Any = matrix if kind in ("parameter", "frozen") else module
-    head = OutputHead(D, V, tied_embedding=tied, use_norm=False)
-    assert head.weight.data_ptr() == matrix.data_ptr()
-    # A state dict holds it once, and a loaded model is tied as well.
-    assert list(head.parameters()) == []
-    assert head.state_dict() == {}
-
-    hidden, _ = inputs(torch.float32)
-    hidden.requires_grad_()
-    ids = torch.tensor([1, 1, 2])
-    (module(ids).sum() + head(hidden).sum()).backward()
-    if kind == "frozen":
-        assert matrix.grad is None
-        return
-    # Both uses add up: the look-ups count the rows, the projection sums the hidden states.
-    looked_up = torch.bincount(ids, minlength=V).float()[:, None].expand(V, D)
-    assert matrix.grad is not None
-    torch.testing.assert_close(matrix.grad, looked_up + hidden.detach().sum((0, 1)))
-
-
-def test_untied_weights_start_as_a_copy() -> None:
-    module = nn.Embedding(V, D)
-    head = OutputHead(D, V, tied_embedding=module, tie_weights=False)
-    assert torch.equal(head.weight, module.weight)
-    assert head.weight.data_ptr() != module.weight.data_ptr()
-    assert any(parameter is head.weight for parameter in head.parameters())
-    with pytest.raises(ValueError, match=r"has shape \(11, 6\), expected \(12, 6\)"):
-        OutputHead(D, 12, tied_embedding=module)

@@ -37,15 +37,6 @@ def test_the_anchors_are_pinned() -> None:
     assert len(drawn) == 18
 
 
-def test_a_share_of_the_rows_is_anchored_whole() -> None:
-    found = anchors()
-    anchored = (found >= 0).all(1)
-    assert ((found >= 0).any(1) == anchored).all()
-    assert abs(anchored.sum() - 1000) < 5 * np.sqrt(4000 * 0.25 * 0.75)
-    assert (anchors(rows=50, prob=1.0) >= 0).all()
-    assert Anchors(prob=0.0).draw(Address(0, 0, 5, range(5), 1, 9)) == {}
-
-
 def test_a_row_has_a_share_of_its_own_and_every_cell_is_as_likely() -> None:
     found = anchors(prob=1.0)
     wrong = found != np.arange(30)

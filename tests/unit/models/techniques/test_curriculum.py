@@ -120,20 +120,3 @@ def test_a_run_makes_each_step_with_the_cycles_of_its_stage(
         learner.step(step, batch, StopSignals())
     # 5 of 16 steps begin below 0.3 of the run, 8 below 0.5.
     assert [found.count(step) for step in range(1, 17)] == [1 * 3] * 5 + [2 * 2] * 3 + [3 * 7] * 8
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_compiled_model_follows_the_stages() -> None:
-    model = tiny.make_model(H_cycles=2, L_cycles=2)
-    torch.compiler.reset()
-    compiled = torch.compile(model, fullgraph=True, dynamic=False, backend="aot_eager")
-    examples = tiny.make_examples()
-    noise = {"min_steps": torch.zeros(3, dtype=torch.int32)}
-    losses = []
-    for depth in ((1, 1), (1, 2), None):
-        tiny.inner_of(model).depth = depth
-        carry = model.initial_carry(examples)
-        losses.append(compiled(carry, examples, noise).loss)
-        torch.testing.assert_close(losses[-1], model(carry, examples, noise).loss)
-    assert len({loss.item() for loss in losses}) == 3

@@ -24,7 +24,6 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "hrm": {"name": "hrm", "H_layers": 1, "L_layers": 2},
     "hrm mixer": {"name": "hrm", "mlp_t": True, "forward_dtype": "float32"},
     "hrm without puzzle embedding": {"name": "hrm", "puzzle_emb_ndim": 0},
-    "saved with shared levels": {"name": "hrm", "shared_levels": True, "gradient": "last_cycle"},
     "trm": {"name": "trm", "L_layers": 1, "puzzle_emb_len": 3},
     "trm without puzzle embedding": {"name": "trm", "puzzle_emb_ndim": 0},
     "trm_singlez": {"name": "trm_singlez", "mlp_t": True},

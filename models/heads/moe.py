@@ -32,15 +32,15 @@ class MixtureOfExperts(TokenHead):
         self.experts = nn.Parameter(trunc_normal_(experts, std=D**-0.5))
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if lm.bias else None
 
-    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
-        return self._mix(hidden, self._weights(hidden), tokens)
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        return self._mix(hidden, self._weights(hidden))
 
     def outputs(self, hidden: Tensor, puzzle: Tensor | None = None) -> Outputs:
         weights = self._weights(hidden)
         num_experts = weights.shape[-1]
         first = F.one_hot(weights.argmax(-1), num_experts).to(weights.dtype)
         balance = num_experts * (first.mean(-2) * weights.mean(-2)).sum(-1)
-        return {"logits": self._mix(hidden, weights, None), "balance": balance}
+        return {"logits": self._mix(hidden, weights), "balance": balance}
 
     def products(self) -> Iterable[tuple[CastedLinear, Tensor]]:
         """The experts multiply what the router does."""
@@ -50,15 +50,12 @@ class MixtureOfExperts(TokenHead):
         scores = self.router(hidden)
         return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
-    def _mix(self, hidden: Tensor, weights: Tensor, tokens: Tensor | None) -> Tensor:
+    def _mix(self, hidden: Tensor, weights: Tensor) -> Tensor:
         if self.top_k is not None and self.top_k < weights.shape[-1]:
             values, chosen = weights.topk(self.top_k, dim=-1)
             weights = torch.zeros_like(weights).scatter(-1, chosen, values)
             if self.top_k > 1:
                 weights = weights / weights.sum(-1, keepdim=True)
-        experts, bias = self.experts, self.bias
-        if tokens is not None:
-            experts, bias = experts[:, tokens], None if bias is None else bias[tokens]
-        logits = torch.einsum("...d,evd->...ev", hidden, experts.to(hidden.dtype))
+        logits = torch.einsum("...d,evd->...ev", hidden, self.experts.to(hidden.dtype))
         mixed = torch.einsum("...ev,...e->...v", logits, weights.to(hidden.dtype))
-        return mixed if bias is None else mixed + bias.to(hidden.dtype)
+        return mixed if self.bias is None else mixed + self.bias.to(hidden.dtype)

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from models.config import RecurrenceConfig
-from models.heads.base import TokenHead, apply_to
+from models.heads.base import TokenHead
 from models.layers import CastedLinear
 
 
@@ -16,5 +16,5 @@ class Factorized(TokenHead):
         self.down = CastedLinear(config.hidden_size, lm.rank)
         self.up = CastedLinear(lm.rank, vocab_size, lm.bias)
 
-    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
-        return apply_to(self.up, self.down(hidden), tokens)
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        return self.up(self.down(hidden))

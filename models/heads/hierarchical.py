@@ -6,14 +6,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.config import RecurrenceConfig
-from models.heads.base import TokenHead, apply_to
+from models.heads.base import TokenHead
 from models.layers import CastedLinear, widened
 
 
 class Hierarchical(TokenHead):
     """log p(v) = log p(c(v)) + log p(v | c(v)), with C clusters of equal size, cut by number (the
-    last one may be smaller). A token's score needs the C cluster outputs and those of its own
-    cluster alone.
+    last one may be smaller).
     """
 
     normalized = True
@@ -35,16 +34,3 @@ class Hierarchical(TokenHead):
         padded = F.pad(fine, (0, padding), value=-math.inf)
         clusters = padded.unflatten(-1, (self.num_clusters, self.cluster_size)).log_softmax(-1)
         return (clusters + coarse.unsqueeze(-1)).flatten(-2)[..., : self.vocab_size]
-
-    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
-        """Compute the clusters that these tokens lie in, and no other."""
-        if tokens is None:
-            return self(hidden)
-        coarse = widened(self.coarse(hidden)).log_softmax(-1)
-        cluster_of = tokens // self.cluster_size
-        scores = coarse[..., cluster_of]
-        for cluster in cluster_of.unique().tolist():
-            begin, mine = cluster * self.cluster_size, cluster_of == cluster
-            members = apply_to(self.fine, hidden, slice(begin, begin + self.cluster_size))
-            scores[..., mine] += widened(members).log_softmax(-1)[..., tokens[mine] - begin]
-        return scores

@@ -26,10 +26,9 @@ class LinearOfDigits(Linear):
         super().__init__(embed_dim, 1, bias)
         self.vocab_size = vocab_size
 
-    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
-        digits = widened(super().score(hidden, None).squeeze(-1))  # float16 ends at 65,504.
-        logits = F.pad(digits, (self.vocab_size - digits.shape[-1], 0), value=NEVER)
-        return logits if tokens is None else logits[..., tokens]
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        digits = widened(super().forward(hidden).squeeze(-1))  # float16 ends at 65,504.
+        return F.pad(digits, (self.vocab_size - digits.shape[-1], 0), value=NEVER)
 
 
 def build(config: RecurrenceConfig, vocab_size: int, embedding: nn.Module) -> TokenHead:

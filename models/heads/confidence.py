@@ -5,7 +5,7 @@ from torch import Tensor
 
 from models.heads.auxiliary import CellLogitHead, mean_where
 from models.heads.base import Targets
-from models.heads.confidence.config import NUM_BINS
+from models.heads.schemas import NUM_BINS
 from models.losses import binary_cross_entropy
 
 

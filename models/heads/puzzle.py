@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from models.config import RecurrenceConfig
-from models.heads.base import TokenHead, apply_to
-from models.heads.linear.model import Linear
+from models.heads.base import TokenHead
+from models.heads.linear import Linear
 from models.layers import CastedLinear
 
 
@@ -27,8 +27,8 @@ class PuzzleAdapted(TokenHead):
         with torch.no_grad():
             self.up.weight.zero_()
 
-    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
         assert puzzle is not None
-        shared = apply_to(self.base, hidden, tokens)
+        shared = self.base(hidden)
         steered = self.down(hidden) * (1 + self.steer(puzzle.to(hidden.dtype))).unsqueeze(1)
-        return shared + apply_to(self.up, steered, tokens)
+        return shared + self.up(steered)
