@@ -68,6 +68,11 @@ class Technique(Schema):
         return False
 
     @property
+    def exported_facts(self) -> dict[str, object]:
+        """What an exported file says of the starts that its caller must draw, by name."""
+        return {}
+
+    @property
     def rows_per_target(self) -> int:
         """One row in this many looks ahead for q_continue."""
         return 1

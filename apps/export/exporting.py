@@ -62,12 +62,18 @@ def export(options: argparse.Namespace) -> str:
     require_output(output)
     import_plugins(options.plugins)
     trained = find_trained_model(options.run, warn)
-    arch = trained.run.arch
-    drawing = [name for name, one in arch.techniques.active.items() if one.draws_numbers]
-    if drawing or arch.searches:
-        why = f"arch={arch.name} answers by search, of which a file has one step"
-        why = f"techniques.{drawing[0]} draws random numbers" if drawing else why
-        raise ConfigError(f"{trained.weights} cannot be exported: {why}")
+    techniques = trained.run.arch.techniques
+    reasons = [
+        f"techniques.{name} draws random numbers in each update"
+        for name, technique in techniques.active.items()
+        if technique.draws_numbers and technique in techniques.acting("moved")
+    ]
+    if trained.run.arch.searches:
+        reasons.append(
+            f"arch={trained.run.arch.name} answers by search, of which a file has one step"
+        )
+    if reasons:
+        raise ConfigError(f"{trained.weights} cannot be exported: {reasons[0]}")
     averaged = options.weights == "averaged" and trained.has_average
 
     from apps.export import trial, writing
@@ -163,4 +169,6 @@ def facts_of(
         "checkpoint_sha256": sha256(source),
         "weights": "averaged" if averaged else "last",
     }
+    if step.starts is not None:
+        facts |= step.starts.exported_facts
     return {name: str(value) for name, value in facts.items()}

@@ -16,8 +16,8 @@ class ExportedStep(nn.Module):
     """One ACT step of a model in evaluation mode, and what its heads predict after it.
 
     Takes a dictionary: `inputs` int32 [B, S]; `puzzle_identifiers` int32 [B], where the model has a
-    puzzle embedding; `new` bool [B], rows that begin, whose states do not count; and the states,
-    named in `states`. Gives one:
+    puzzle embedding; `new` bool [B], rows that begin, whose states do not count, but not where
+    starts are random: those the caller draws; and the states, named in `states`. Gives one:
 
         next_STATE: of each state.
         answers: int32 [B, S], the likeliest token of each cell.
@@ -27,14 +27,17 @@ class ExportedStep(nn.Module):
 
     Attributes:
         states: names of the latents.
+        starts: the technique that draws starts, if there is one.
     Args:
-        act: in evaluation mode; it draws nothing.
+        act: in evaluation mode; from now on it draws no starts.
     """
 
     def __init__(self, act: ACT) -> None:
         super().__init__()
         self.act, inner = act, act.inner
         self.states = inner.latents
+        # Starts that a technique draws are the caller's to give.
+        self.starts, inner.at_starts = next(iter(inner.at_starts), None), []
         q = inner.heads.get("q")
         self.learns_continue = isinstance(q, QHead) and q.learns_continue
         for tensor in (*self.parameters(), *self.buffers()):
@@ -46,7 +49,9 @@ class ExportedStep(nn.Module):
         given = {"inputs": ids.unsqueeze(1).repeat(1, inner.num_positions - inner.num_prefix)}
         if inner.puzzle_emb is not None:
             given["puzzle_identifiers"] = ids
-        return given | {"new": ids.bool()} | inner.empty_carry(batch_size)
+        if self.starts is None:
+            given["new"] = ids.bool()
+        return given | inner.empty_carry(batch_size)
 
     def forward(self, given: Tensors) -> Tensors:
         inner, inputs = self.act.inner, given["inputs"]
@@ -54,7 +59,7 @@ class ExportedStep(nn.Module):
         ids = given.get("puzzle_identifiers", none).long()
         examples = {"inputs": inputs, "puzzle_identifiers": ids}
         latents = {name: given[name] for name in self.states}
-        carry = ACTCarry(latents, none, given["new"], examples)
+        carry = ACTCarry(latents, none, given.get("new", none.bool()), examples)
         carry, _ = self.act.think(carry, examples)
         outputs = inner.read(self.act.answer_of(carry), carry.examples)
         states = {f"next_{name}": z for name, z in carry.inner.items()}

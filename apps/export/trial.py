@@ -13,6 +13,7 @@ import torch
 
 from apps.export.step import ExportedStep
 from models.config import DataFacts
+from models.draws import BATCH_DRAWS
 from models.heads.base import NEVER
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError
@@ -98,7 +99,8 @@ def in_torch(step: ExportedStep) -> Run:
         for name in taken.keys() & given:
             taken[name] = torch.from_numpy(given[name]).to(taken[name].dtype)
         for number in range(num_steps):
-            taken["new"] = torch.full((size,), number == 0)
+            if "new" in taken:
+                taken["new"] = torch.full((size,), number == 0)
             outputs = step(taken)
             taken |= {name: outputs[f"next_{name}"] for name in step.states}
         return {name: value.numpy() for name, value in outputs.items()}
@@ -115,7 +117,7 @@ def compare(run: Run, step: ExportedStep, exact: ExportedStep, tried: Tried) -> 
     Raises:
         CheckpointError: the file is further from `exact` than rounding explains.
     """
-    given = tried.arrays or random_puzzles(step)
+    given = random_starts(step) | (tried.arrays or random_puzzles(step))
     table = [["ACT steps", "file to float64", "here to float64", "equal tokens"]]
     for depth in (1, max(2, step.act.eval_max_steps)):
         (ours, tokens), (here, expected), (right, _) = (
@@ -151,3 +153,13 @@ def random_puzzles(step: ExportedStep) -> Arrays:
     ids = rng.integers(0, 1 if table is None else len(table.weights), NUM_TRIED)
     tokens = rng.integers(0, vocab_size, (NUM_TRIED, seq_len))
     return {"inputs": tokens.astype(np.int32), "puzzle_identifiers": ids.astype(np.int32)}
+
+
+def random_starts(step: ExportedStep) -> Arrays:
+    """Return starts of the states, where the model has none of its own."""
+    if step.starts is None:
+        return {}
+    zeros = step.zeros(NUM_TRIED)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return {name: step.starts.start(zeros[name], BATCH_DRAWS).numpy() for name in step.states}

@@ -33,9 +33,9 @@ Shapes = tuple[dict[str, dict[int, Dim]]]
 def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str]) -> None:
     """Write the recurrence as ONNX; where it is very large, NAME.data beside it.
 
-    It takes what a step takes, without `new` and the states; and int64 `num_steps`, 1 or more. It
-    gives what the step gives after the last one, without the states; but `answers` [num_steps, B,
-    S] and `q_halt` [num_steps, B].
+    It takes what a step takes, without `new` and, unless starts are given, the states; and int64
+    `num_steps`, 1 or more. It gives what the step gives after the last one, without the states;
+    but `answers` [num_steps, B, S] and `q_halt` [num_steps, B].
 
     Raises:
         ConfigError: a part of the model cannot be exported.
@@ -89,7 +89,7 @@ def _repeat(graph: ir.Graph, step: ExportedStep) -> None:
     gives = {str(value.name): value for value in graph.outputs}
     each = {name: gives.pop(name) for name in _OF_EACH_STEP if name in gives}
     states = {f"next_{name}": given.pop(name) for name in step.states}
-    new = given.pop("new")
+    new = given.pop("new", None)
     nodes = list(graph)
     graph.remove(nodes)
     graph.inputs.clear()
@@ -98,7 +98,13 @@ def _repeat(graph: ir.Graph, step: ExportedStep) -> None:
     num_steps = ir.val("num_steps", ir.DataType.INT64, [])
     graph.inputs.extend([*given.values(), num_steps])
     batch = _add(graph, "Shape", [given["inputs"]], "batch_size", start=0, end=1)
-    starts = {name: _zeros(graph, value, batch, name) for name, value in gives.items()}
+    starts = {}
+    for name, value in gives.items():
+        if new is None and name in states:
+            starts[name] = _like(value, str(states[name].name))
+            graph.inputs.append(starts[name])
+        else:
+            starts[name] = _zeros(graph, value, batch, name)
 
     ends = {name: _like(value, name) for name, value in gives.items()}
     lists = {name: _like(value, name, "num_steps") for name, value in each.items()}
@@ -118,16 +124,17 @@ def _body(
     nodes: list[ir.Node],
     before: list[ir.Value],
     after: list[ir.Value],
-    new: ir.Value,
+    new: ir.Value | None,
     batch: ir.Value,
 ) -> ir.Graph:
     """Return the nodes of a step as the body of a Loop; all rows are `new` in the first one."""
     number = ir.val("step_number", ir.DataType.INT64, [])
     goes_on = ir.val("goes_on", ir.DataType.BOOL, [])
     body = ir.Graph([number, goes_on, *before], [], nodes=[], name="act_step")
-    zero = _add(body, "Constant", [], "zero", value=ir.tensor(np.array(0, np.int64)))
-    is_first = _add(body, "Equal", [number, zero], "is_first")
-    body.append(ir.node("Expand", [is_first, batch], outputs=[new]))
+    if new is not None:
+        zero = _add(body, "Constant", [], "zero", value=ir.tensor(np.array(0, np.int64)))
+        is_first = _add(body, "Equal", [number, zero], "is_first")
+        body.append(ir.node("Expand", [is_first, batch], outputs=[new]))
     body.extend(nodes)
     body.outputs.extend([_add(body, "Identity", [goes_on], "still_goes_on"), *after])
     return body

@@ -26,6 +26,10 @@ class RandomStarts(Technique):
     def draws_numbers(self) -> bool:
         return True
 
+    @property
+    def exported_facts(self) -> dict[str, object]:
+        return {"init_std": self.std}
+
     def start(self, z: "Tensor", draws: "Draws") -> "Tensor":
         return draws.cut_normal(z, self.std)
 

@@ -30,6 +30,7 @@ FORMS: dict[str, Any] = {
     | {"no_ACT_continue": False}
     | {"techniques": {"damped_noise": {"damping": 0.9, "noise": 0.0}}},
 }
+RANDOM = TRM | {"techniques": {"random_starts": {}}}
 
 
 def built(settings: Any) -> ACTLossHead:
@@ -114,6 +115,19 @@ def test_new_rows_begin_beside_others_that_go_on(form: str) -> None:
     # Rows share a product with others here and there.
     torch.testing.assert_close(outputs["logits"], torch.stack([after, begun]), rtol=0, atol=1e-5)
     assert (after - begun).abs().max() > 1e-3
+
+
+def test_random_starts_are_given_by_the_caller() -> None:
+    model, examples = built(RANDOM), puzzles(2)
+    step = ExportedStep(model.model)
+    assert set(step.zeros(2)) == {"inputs", "puzzle_identifiers", "z_H", "z_L"}
+    draws = torch.Generator().manual_seed(0)
+    starts = {name: torch.randn(2, 18, 8, generator=draws) for name in step.states}
+    outputs, twin = (step(taken(step, examples) | starts) for _ in range(2))
+    latents, states = model.model.inner(starts, examples)
+    assert torch.equal(outputs["next_z_L"], latents["z_L"])
+    assert torch.equal(outputs["logits"], model.model.inner.read(states, examples)["logits"])
+    assert torch.equal(outputs["logits"], twin["logits"])
 
 
 HEADS: dict[str, tuple[Any, set[str]]] = {

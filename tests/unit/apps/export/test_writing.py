@@ -18,7 +18,7 @@ from apps.export.step import ExportedStep
 from apps.export.trial import Arrays, Run, Tried, compare, in_torch, opened
 from apps.export.writing import write_onnx
 from runtime.errors import CheckpointError
-from tests.unit.apps.export.test_step import FORMS, TRM, built, puzzles
+from tests.unit.apps.export.test_step import FORMS, RANDOM, TRM, built, puzzles
 
 ROOT = Path(__file__).resolve().parents[4]
 PARITY = ROOT / "tests" / "parity" / "published_format"
@@ -39,6 +39,7 @@ HEADS: dict[str, Any] = {
 AUXILIARY: Any = {"q": None, "halt": {}, "confidence": {}, "attention": {}}
 MATRIX: dict[str, Any] = {
     **FORMS,
+    "random starts": RANDOM,
     **{f"head {name}": TRM | STABLE | {"heads": {"lm": head}} for name, head in HEADS.items()},
     "auxiliary heads": TRM | {"heads": AUXILIARY},
     "positions of rows": FORMS["hrm"] | {"pos_encodings": "none", "attention_bias": "sudoku"},
