@@ -206,9 +206,7 @@ class Learner:
             logits=output.outputs["logits"],
             labels=output.carry.examples["labels"],
             q_halt_logits=output.outputs["q_halt_logits"] if may_halt else None,
-            halts=act.wants_to_halt(output.outputs)
-            if may_halt and act.halt_max_steps > 1
-            else None,
+            halts=act.wants_to_halt(output.outputs) if may_stop else None,
         )
 
     def _update(self, loss: Tensor, factor: float, stop: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -64,7 +64,6 @@ def test_null_overrides_nothing_of_an_architecture_that_is_not_there() -> None:
         ({"data_path": "d"}, "count=N"),
         ({"breadth": [1, 8]}, r"breadth=\[1, 8\]: a puzzle gets one answer"),
         ({"depth": [2, 4]}, r"depth=\[2, 4\]: a puzzle gets one answer"),
-        ({"depth": 2, "steps": 2}, "steps and depth are both set"),
     ],
 )
 def test_puzzles_have_one_source_and_one_answer(settings: dict[str, Any], told: str) -> None:
