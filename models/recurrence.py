@@ -160,6 +160,11 @@ class Recurrence(nn.Module):
         raise NotImplementedError
 
     @property
+    def kept_states(self) -> dict[str, str]:
+        """The latents that are kept from step to step, by the names that exported files give."""
+        return {name: name for name in self.latents}
+
+    @property
     def draws_numbers(self) -> bool:
         """Whether a step draws random numbers."""
         return any(technique.draws_numbers for technique in self.techniques.active.values())

@@ -24,9 +24,10 @@ class ExportedStep(nn.Module):
         logits: float32 [B, S, V]; q_halt_logits and q_continue_logits [B], where they are learned;
             NAME_logits of the other heads.
         q_halt: float32 [B], the chance that the answer is right, where a head says so.
+        verdict: int32 [B], of a lattice: `apps.lattice.model.DECIDED`, `CONTRADICTION`, or 0.
 
     Attributes:
-        states: names of the latents.
+        states: by name those latents of the carry that are kept from step to step.
         starts: the technique that draws starts, if there is one.
     Args:
         act: in evaluation mode; from now on it draws no starts.
@@ -35,7 +36,7 @@ class ExportedStep(nn.Module):
     def __init__(self, act: ACT) -> None:
         super().__init__()
         self.act, inner = act, act.inner
-        self.states = inner.latents
+        self.states = inner.kept_states
         # Starts that a technique draws are the caller's to give.
         self.starts, inner.at_starts = next(iter(inner.at_starts), None), []
         q = inner.heads.get("q")
@@ -51,18 +52,23 @@ class ExportedStep(nn.Module):
             given["puzzle_identifiers"] = ids
         if self.starts is None:
             given["new"] = ids.bool()
-        return given | inner.empty_carry(batch_size)
+        latents = inner.empty_carry(batch_size)
+        return given | {name: latents[latent] for name, latent in self.states.items()}
 
     def forward(self, given: Tensors) -> Tensors:
         inner, inputs = self.act.inner, given["inputs"]
         none = torch.zeros_like(inputs[:, 0])
         ids = given.get("puzzle_identifiers", none).long()
         examples = {"inputs": inputs, "puzzle_identifiers": ids}
-        latents = {name: given[name] for name in self.states}
+        latents = inner.empty_carry(inputs.shape[0])
+        latents |= {latent: given[name] for name, latent in self.states.items()}
         carry = ACTCarry(latents, none, given.get("new", none.bool()), examples)
         carry, _ = self.act.think(carry, examples)
         outputs = inner.read(self.act.answer_of(carry), carry.examples)
-        states = {f"next_{name}": z for name, z in carry.inner.items()}
+        states = {f"next_{name}": carry.inner[latent] for name, latent in self.states.items()}
+        return states | self._predicted(outputs, carry)
+
+    def _predicted(self, outputs: Tensors, carry: ACTCarry) -> Tensors:
         named = {name: value for name, value in outputs.items() if name.endswith("logits")}
         if not self.learns_continue:
             del named["q_continue_logits"]
@@ -70,4 +76,6 @@ class ExportedStep(nn.Module):
             del named["q_halt_logits"]
         else:
             named["q_halt"] = named["q_halt_logits"].sigmoid()
-        return states | {"answers": named["logits"].argmax(-1).int(), **named}
+        if "candidates" in self.states:
+            named["verdict"] = carry.inner["z_verdict"].int()
+        return {"answers": named["logits"].argmax(-1).int(), **named}

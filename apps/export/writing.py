@@ -34,8 +34,8 @@ def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str]) -> None
     """Write the recurrence as ONNX; where it is very large, NAME.data beside it.
 
     It takes what a step takes, without `new` and, unless starts are given, the states; and int64
-    `num_steps`, 1 or more. It gives what the step gives after the last one, without the states;
-    but `answers` [num_steps, B, S] and `q_halt` [num_steps, B].
+    `num_steps`, 1 or more. It gives what the step gives after the last one, without the states
+    other than candidates; but `answers` [num_steps, B, S] and `q_halt` [num_steps, B].
 
     Raises:
         ConfigError: a part of the model cannot be exported.
@@ -116,7 +116,8 @@ def _repeat(graph: ir.Graph, step: ExportedStep) -> None:
     outputs = [*ends.values(), *lists.values()]
     inputs = [num_steps, None, *starts.values()]  # No condition: all steps are made.
     graph.append(ir.node("Loop", inputs, {"body": body}, outputs=outputs))
-    told = [value for name, value in ends.items() if name not in states]
+    hidden = states.keys() - {"next_candidates"}
+    told = [value for name, value in ends.items() if name not in hidden]
     graph.outputs.extend([*lists.values(), *told])
 
 

@@ -142,6 +142,10 @@ class LatticeInner(Recurrence):
         state = {CANDIDATES: candidates, "z_next": candidates.clone()}
         return {"z_H": z_H, **state, "z_guess": zeros, "z_verdict": zeros.clone()}
 
+    @property
+    def kept_states(self) -> dict[str, str]:
+        return {"candidates": "z_next"} | (super().kept_states if self.keeps_states else {})
+
     def begin(
         self, new: Tensor, carry: Latents, examples: Examples, drawn: Drawn | None = None
     ) -> tuple[Latents, Examples]:

@@ -8,6 +8,7 @@ import torch
 from pydantic import TypeAdapter
 
 from apps.export.step import ExportedStep, Tensors
+from apps.lattice.model import CONTRADICTION, DECIDED
 from models.act import ACTLossHead
 from models.architectures import ArchConfig
 from models.config import DataFacts
@@ -17,6 +18,7 @@ FACTS = DataFacts(6, 16, 4)
 SMALL: Any = {"hidden_size": 8, "num_heads": 2, "expansion": 1.0, "forward_dtype": "float32"}
 CYCLES: Any = {"H_cycles": 1, "L_cycles": 2, "L_layers": 1}
 TRM: Any = {"name": "trm", **CYCLES, "puzzle_emb_ndim": 8, "puzzle_emb_len": 2}
+LATTICE: Any = {"name": "lattice", "L_layers": 1, "loops": 2, "strike_below": 0.5}
 FORMS: dict[str, Any] = {
     "hrm": {"name": "hrm", **CYCLES, "H_layers": 1, "puzzle_emb_ndim": 8},
     "trm": TRM,
@@ -26,6 +28,9 @@ FORMS: dict[str, Any] = {
     "learned positions": {"name": "hrm", **CYCLES, "H_layers": 1, "pos_encodings": "learned"},
     "dec": {"name": "dec", **CYCLES},
     "dec, units": {"name": "dec", **CYCLES, "units": True},
+    "lattice": LATTICE,
+    "lattice, states kept": LATTICE | {"keep_states": True, "views": "none"},
+    "lattice of digits": LATTICE | {"symmetry": "digits", "units": True, "pos_encodings": "none"},
     "damped": TRM
     | {"no_ACT_continue": False}
     | {"techniques": {"damped_noise": {"damping": 0.9, "noise": 0.0}}},
@@ -77,8 +82,8 @@ def own_steps(model: ACTLossHead, examples: Tensors, number: int) -> list[Tensor
 def assert_same(outputs: Tensors, said: Tensors, step: ExportedStep) -> None:
     """Equal in float64 but for a last bit: tensors may lie otherwise in memory."""
     same = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
-    for name in step.states:
-        same(outputs[f"next_{name}"], said[name])
+    for name, latent in step.states.items():
+        same(outputs[f"next_{name}"], said[latent])
     logits = [name for name in outputs if name.endswith("logits")]
     assert "logits" in logits
     for name in logits:
@@ -102,7 +107,7 @@ def test_steps_are_those_of_the_model(form: str) -> None:
         given |= following(step, outputs)
 
 
-@pytest.mark.parametrize("form", ["hrm", "dec"])
+@pytest.mark.parametrize("form", ["hrm", "lattice", "lattice, states kept"])
 def test_new_rows_begin_beside_others_that_go_on(form: str) -> None:
     model, first, second = built(FORMS[form]), puzzles(2, seed=1), puzzles(2, seed=2)
     step = ExportedStep(model.model)
@@ -150,3 +155,22 @@ def test_what_no_head_says_is_not_given(case: str) -> None:
     assert set(outputs) == always | expected
     if "q_halt" in expected:
         assert torch.equal(outputs["q_halt"], outputs["q_halt_logits"].sigmoid())
+
+
+def test_a_lattice_says_what_is_left_and_whether_it_is_decided() -> None:
+    model = built(LATTICE)
+    inner: Any = model.model.inner
+    with torch.no_grad():
+        inner.heads["candidates"].proj.weight.zero_()
+        inner.heads["candidates"].proj.bias.copy_(torch.tensor([9.0, 9, 9, 9, -9, -9]))
+        inner.heads["contradiction"].proj.weight.zero_()
+        inner.heads["contradiction"].proj.bias.fill_(-9.0)
+    step = ExportedStep(model.model)
+    inputs = torch.full((3, 16), 2, dtype=torch.int32)  # The digit 1 everywhere.
+    inputs[1, 0] = 1
+    given = taken(step, {"inputs": inputs, "new": torch.ones(3, dtype=torch.bool)})
+    given["new"][2] = False
+    outputs = step(given)
+    assert outputs["next_candidates"][1, 0].tolist() == [False, False, True, True, False, False]
+    assert not outputs["next_candidates"][2].any()
+    assert outputs["verdict"].tolist() == [DECIDED, 0, CONTRADICTION]

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 
 import apps.export.writing as exported
 from apps.export import exporting, trial
@@ -128,11 +129,32 @@ def test_what_each_step_answered_is_given(smallest: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", MATRIX)
 def test_every_architecture_and_head(form: str, written: Any) -> None:
-    step, exact = pair_of(MATRIX[form] | {"halt_max_steps": 5})
+    settings = MATRIX[form] | {"halt_max_steps": 5}
+    if settings["name"] == "lattice":
+        settings |= {"eval_steps": 5}
+    step, exact = pair_of(settings)
     path, run = written(step)
     onnx.checker.check_model(path, full_check=True)
     # Symmetric models answer all open cells of a puzzle alike: ties are broken by rounding.
     assert_equal_tokens(compare(run, step, exact, Tried("tests", arrays_of(4))), 0.75)
+
+
+@pytest.mark.slow
+def test_candidates_are_struck_as_here(written: Any) -> None:
+    model = built(FORMS["lattice"])
+    path, _ = written(ExportedStep(model.model))
+    session, given = onnxruntime.InferenceSession(path), arrays_of(3)
+    examples = {name: torch.from_numpy(value) for name, value in given.items()}
+    carry = model.initial_carry(examples)
+    for number in (1, 2, 3):
+        with torch.no_grad():
+            carry = model(carry, examples, measured=False).carry
+        carry.halted = torch.zeros_like(carry.halted)
+        wanted = {"inputs": given["inputs"], "num_steps": np.array(number)}
+        left, verdict = session.run(["next_candidates", "verdict"], wanted)
+        assert np.array_equal(left, carry.inner["z_next"].numpy()), number
+        assert np.array_equal(verdict, carry.inner["z_verdict"].numpy()), number
+    assert left.sum() < model.model.inner.all_candidates(examples["inputs"]).sum()
 
 
 @pytest.mark.slow
