@@ -105,6 +105,7 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     from evaluation.outputs import OutputError
     from training.checkpoint.environment import environment, saved_compiling
     from training.checkpoint.run import Progress, RunKeeper
+    from training.profiler import profiled
     from training.step import build_learner
     from training.trainer import Trainer
 
@@ -132,12 +133,15 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
         run_folder.save_config(run_dir, config)
         for path in run_folder.rename_newer(run_dir, progress.step) if checkpoint else []:
             tell(f"a later checkpoint is now called {path}")
-    with open_tracker(config, run_dir, checkpoint) if is_main else nullcontext() as tracker:
+    is_profiled = config.profile and is_main
+    with (
+        open_tracker(config, run_dir, checkpoint) if is_main else nullcontext() as tracker,
+        profiled(run_dir, device, tell) if is_profiled else nullcontext(bool) as after_step,
+    ):
         batches = train_batches(config, start.train_set, ranks.rank, ranks.world_size)
+        own = (keeper, progress, tracker, ranks, tell, after_step)
         try:
-            Trainer(
-                config, learner, batches, evaluate, keeper, progress, tracker, ranks, tell
-            ).fit()
+            Trainer(config, learner, batches, evaluate, *own).fit()
         except OutputError as error:
             raise ConfigError(f"an evaluation's files cannot be written: {error}") from None
 

@@ -1,6 +1,7 @@
 """Places for metrics beside `metrics.jsonl`; none of them may stop a run or hold it for long."""
 
 import contextlib
+import http.client
 import importlib
 import logging
 import netrc
@@ -9,6 +10,8 @@ import re
 import secrets
 import threading
 import time
+import urllib.error
+import urllib.request
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -130,8 +133,8 @@ class SideLog:
 
 
 class WandbLog(SideLog):
-    """Weights & Biases; with `logger.mode=auto` online when there is a key, otherwise offline
-    (`wandb sync` sends it later).
+    """Weights & Biases; with `logger.mode=auto` online when there is a key and the server answers
+    within 10 s, otherwise offline (`wandb sync` sends it later).
     """
 
     title, package = "W&B", "wandb"
@@ -145,7 +148,7 @@ class WandbLog(SideLog):
         require_no_link(self._run_dir / "wandb")
         mode = self._config.logger.mode
         if mode == "auto":
-            mode = "online" if _has_key() else "offline"
+            mode = "online" if _is_reached() else "offline"
         self.run_id = self.run_id or secrets.token_hex(4)
         self._run = wandb.init(
             project=str(self._config.project_name),
@@ -284,12 +287,25 @@ def _mlflow_name(name: str) -> str:
     return re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)[:250]
 
 
-def _has_key() -> bool:
-    """Whether somebody is logged in at W&B, by the environment or by `wandb login`."""
+def _is_reached() -> bool:
+    """Whether somebody is logged in at W&B, and its server answers within 10 s."""
+    url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
+    with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+        if not _has_key(url):
+            return False
+        try:
+            urllib.request.urlopen(url, timeout=_REACH_SECONDS).close()
+        except urllib.error.HTTPError as answer:
+            answer.close()  # Any answer is one.
+        return True
+    return False
+
+
+def _has_key(url: str) -> bool:
+    """Whether somebody is logged in at `url`, by the environment or by `wandb login`."""
     if os.environ.get("WANDB_API_KEY"):
         return True
-    url = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
     with contextlib.suppress(OSError, netrc.NetrcParseError):
         logins = netrc.netrc(os.environ.get("NETRC") or Path.home() / ".netrc")
-        return logins.authenticators(url.hostname or "") is not None
+        return logins.authenticators(urlsplit(url).hostname or "") is not None
     return False

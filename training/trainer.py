@@ -64,7 +64,7 @@ class ProgressBar:
 @dataclass
 class Trainer:
     """One run: `learner` makes the steps, `keeper` saves, `tracker` (of rank 0) receives a record
-    for every step and evaluation, `say` prints a line for people.
+    for every step and evaluation, `say` prints a line for people, `after_step` follows each step.
     """
 
     config: TrainConfig
@@ -76,6 +76,7 @@ class Trainer:
     tracker: Tracker | None
     ranks: Ranks
     say: Callable[[str], None]
+    after_step: Callable[[], object] = bool
     stop: StopSignals = field(default_factory=StopSignals, init=False)
     # Of the steps of this start; a new one may be compiled.
     _forms_seen: set[Hashable] = field(default_factory=set, init=False)
@@ -152,6 +153,7 @@ class Trainer:
         self._forms_seen.add(form)
         self.learner.step(step, batch, self.stop)
         self.progress.step = step
+        self.after_step()
 
     def _evaluate_and_save(self) -> None:
         """Evaluate at the end of an iteration, and keep a checkpoint where one is due."""

@@ -154,7 +154,9 @@ class RunKeeper:
         if self.ranks.is_main:
             store.remove_leftovers(self.run_dir)
         seconds = state.seconds or 0.0
-        return Progress(state.step, state.iteration, state.position, state.best_score, seconds)
+        same_puzzles = state.scored_on == store.scored_on(self.config.model_dump(mode="json"))
+        best_score = state.best_score if same_puzzles else None
+        return Progress(state.step, state.iteration, state.position, best_score, seconds)
 
 
 def _tensors_of(learner: Learner) -> dict[str, dict[str, Tensor]]:

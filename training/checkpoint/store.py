@@ -75,9 +75,19 @@ class RunState(Schema, extra="ignore"):
     weights_only: StrictBool = False
     """without optimizer and position, as on the Hub; no run can go on from it"""
 
+    @property
+    def scored_on(self) -> str:
+        """What stands for the puzzles of `score`: a run may be resumed with others."""
+        return scored_on(self.config or {})
+
     def to_json(self) -> dict[str, Any]:
         """Return what was given, ready for `state.json`."""
         return self.model_dump(exclude_unset=True)
+
+
+def scored_on(config: Mapping[str, Any]) -> str:
+    """Return what stands for the puzzles on which a run with these settings is scored."""
+    return f"{config.get('eval_split', 'test')} {config.get('data_paths_test')}"
 
 
 @dataclass(frozen=True)
@@ -224,15 +234,20 @@ def prune(run_dir: Path, *, keep_last: int, keep_best: int) -> None:
     """Delete the checkpoints that neither are permanent nor among the last or the best.
 
     `state.json` says whether a checkpoint is permanent and, in `score`, how good its evaluation was
-    (higher is better). A checkpoint whose state cannot be read is left for people to look at.
+    (higher is better); scores are compared with those on the same puzzles. A checkpoint whose state
+    cannot be read is left for people to look at.
     """
     states = {}
     for step in list_steps(run_dir):
         with contextlib.suppress(CheckpointError):
             states[step] = _read_state(checkpoint_path(run_dir, step))
-    scored = [(state.score, step) for step, state in states.items() if state.score is not None]
-    best = sorted(scored, reverse=True)[:keep_best]
-    kept = {*list(states)[-keep_last:], *(step for _, step in best)}
+    scored: dict[str, list[tuple[float, int]]] = {}
+    for step, state in states.items():
+        if state.score is not None:
+            scored.setdefault(state.scored_on, []).append((state.score, step))
+    kept = set(list(states)[-keep_last:])
+    for scores in scored.values():
+        kept.update(step for _, step in sorted(scores, reverse=True)[:keep_best])
     for step, state in states.items():
         if step not in kept and not state.permanent:
             remove_checkpoint(checkpoint_path(run_dir, step))

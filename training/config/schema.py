@@ -116,7 +116,7 @@ class WandbConfig(Schema):
 
     name: Literal["wandb", "jsonl"] = "wandb"
     mode: Literal["auto", "online", "offline"] = "auto"
-    """auto: online when logged in, otherwise offline"""
+    """auto: online when logged in and the server answers within 10 s, otherwise offline"""
 
 
 class LoggerConfig(WandbConfig):
@@ -253,6 +253,8 @@ class ProgressSettings(Schema):
     """steps between diagnoses (diagnose/... in the metrics, warnings in words); null: none"""
     max_steps: Count | None = None
     """save and stop after this step; the schedule does not change"""
+    profile: StrictBool = False
+    """true: write a trace of steps 5 to 7 of this start, and name the dearest operations"""
 
 
 # The last section comes first: this is how pydantic orders the fields.

@@ -69,6 +69,11 @@ class AdamATan2(Optimizer):
         # The pieces that `fused_update` steps; its first call makes them.
         self._pieces: list[Piece] = []
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state as torch does; `fused_update` joins it anew."""
+        super().load_state_dict(state_dict)
+        self._pieces = []
+
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient, one after the other."""

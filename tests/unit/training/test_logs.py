@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -208,21 +209,58 @@ def test_a_finish_that_hangs_is_left_alone(
 KEY = "k" * 40
 
 
+class AnswersNotFound(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:  # noqa: N802
+        self.send_error(404)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, int]]:
+    """Ports of a server that answers, if only that it has no such page, of one that takes
+    connections and never answers, and of none.
+    """
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        HTTPServer(("127.0.0.1", 0), AnswersNotFound) as answering,
+    ):
+        threading.Thread(target=answering.serve_forever, daemon=True).start()
+        silence = silent.getsockname()[1]
+        yield {"answering": answering.server_port, "silent": silence, "refused": 1}
+        answering.shutdown()
+
+
 @pytest.mark.parametrize(
-    ("login", "mode"),
-    [("key", "online"), ("127.0.0.1", "online"), ("elsewhere", "offline"), ("?", "offline")],
+    ("server", "login", "mode"),
+    [
+        *(("answering", "key", "online"), ("answering", "127.0.0.1", "online")),
+        *(("answering", "elsewhere", "offline"), ("answering", "?", "offline")),
+        *((server, "key", "offline") for server in ("silent", "refused", "not a url")),
+    ],
 )
-def test_online_needs_a_key_for_the_server(
-    wandb: FakeWandb, three_steps: Any, tmp_path: Path, monkeypatch: Any, login: str, mode: str
+def test_online_needs_a_key_for_the_server_and_its_answer(
+    wandb: FakeWandb,
+    three_steps: Any,
+    servers: dict[str, int],
+    warnings: list[str],
+    tmp_path: Path,
+    monkeypatch: Any,
+    server: str,
+    login: str,
+    mode: str,
 ) -> None:
     line = "not of this form" if login == "?" else f"machine {login} login user password {KEY}"
     (tmp_path / "netrc").write_text(line)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:1")
+    url = f"http://127.0.0.1:{servers[server]}" if server in servers else server
+    monkeypatch.setenv("WANDB_BASE_URL", url)
     if login == "key":
         monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setattr(logs, "_REACH_SECONDS", 0.3)
     three_steps("logger=wandb")
-    assert wandb.calls[0][1]["mode"] == mode
+    assert (wandb.calls[0][1]["mode"], warnings) == (mode, [])
 
 
 # TensorBoard and MLflow

@@ -303,6 +303,16 @@ def test_the_last_the_best_and_the_permanent_stay(
     assert newest(tmp_path) == (6, [])
 
 
+def test_scores_on_other_puzzles_are_not_compared(tmp_path: Path) -> None:
+    on_test, on_selection = {"eval_split": "test"}, {"eval_split": "selection"}
+    elsewhere = on_test | {"data_paths_test": ["elsewhere"]}
+    scored = [({}, 0.9), (on_test, 0.8), (on_selection, 0.3), (elsewhere, 0.1), (on_selection, 0.2)]
+    for step, (config, score) in enumerate([*scored, (on_test, None)]):
+        save(tmp_path, step, score=score, config=config)
+    store.prune(tmp_path, keep_last=1, keep_best=1)
+    assert list_steps(tmp_path) == [0, 2, 3, 5]
+
+
 def test_an_unreadable_one_is_neither_counted_nor_deleted(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4):
         save(tmp_path, step)
