@@ -118,7 +118,7 @@ def tell_all(config: SolveConfig, puzzles: Sequence[Puzzle], told: Iterable[Told
 
 def require_read(config: SolveConfig, deduces: bool) -> None:
     """Raise ConfigError at a setting that says nothing of a model that `deduces`, or does not."""
-    thought = {*ThinkingSettings.model_fields, "steps"} - {"seed"}
+    thought = ThinkingSettings.model_fields.keys() - {"seed"}
     for name in sorted(thought if deduces else {"search"}):
         if getattr(config, name) != SolveConfig.model_fields[name].default:
             kind = "strikes candidates and guesses (arch=lattice)" if deduces else "does not search"
