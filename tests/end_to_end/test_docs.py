@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from dataset import build_maze_dataset, build_sudoku_dataset
 
@@ -165,10 +164,6 @@ def test_the_examples_of_python_run(
     for block in blocks("docs/python.md", "python"):
         exec(block, names)
     assert names["result"].answer.shape == (9, 9)
-    assert names["digits"].shape == (1, 2, 9)
-    logits = names["outputs"]["logits"][:, [2, 4], 2:11]
-    # A product of fewer rows may take another kernel, which adds up in another order.
-    torch.testing.assert_close(names["digits"], logits, rtol=0, atol=1e-5)
     assert re.search(r"all \(100, 81\) 2$", capsys.readouterr().out)
 
 

@@ -25,7 +25,7 @@ SMALL = (
         "weight_decay=0.1",
     ),
     *("device=cpu", "num_threads=1", "compile=false", "logger=jsonl", "evaluators=[]"),
-    *("checkpoint_interval=null", "report=false"),
+    "checkpoint_interval=null",
 )
 # Those of `arch=lattice` need its candidate sets: no other trunk takes them.
 HEADS = {path.stem for path in (CONFIG_DIR / "heads").glob("*.yaml")} - {"lattice", "sage"}
