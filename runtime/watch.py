@@ -138,7 +138,7 @@ class Watch:
             if farewell := _first_farewell(seen):
                 return farewell
             if self._is_store_silent(now, 2 * self._beat_seconds):
-                return f"{self._keeper or self.name(0)} does not answer any more, {where}"
+                return f"{self._silent_keeper()} does not answer any more, {where}"
             if silent := _silent(seen, now - 2.5 * self._beat_seconds):
                 return f"{self.name(*silent)} has died, {where}"
         return f"a rank has left, {where}"
@@ -213,7 +213,7 @@ class Watch:
 
     def _blame(self, seen: Mapping[int, _Seen], since: float, now: float) -> str | None:
         if self._is_store_silent(now, self.timeout / 2):
-            return f"{self._keeper or self.name(0)} does not answer"
+            return f"{self._silent_keeper()} does not answer"
         if silent := _silent(seen, now - self.timeout / 2):
             reason = "its process is stopped, gone or out of reach"
             return f"{self.name(*silent)} does not answer: {reason}"
@@ -227,6 +227,13 @@ class Watch:
         if not behind and now - since >= self.timeout * PATIENCE:
             return "all ranks are there and nothing happens: the network or a device is stuck"
         return None
+
+    def _silent_keeper(self) -> str:
+        if not self._keeper or len(set(self.hosts)) < 2:
+            return self._keeper or self.name(0)
+        here = self.hosts[self.rank]
+        away = [rank for rank in self._others if self.hosts[rank] != here]
+        return f"{self._keeper} (and behind it {self.name(*away)})"
 
     def _is_store_silent(self, now: float, limit: float) -> bool:
         asking_since = self._asking_since

@@ -184,15 +184,6 @@ def test_a_run_among_links_writes_through_none(lab: Lab) -> None:
     lab.tally(f"a run among {len(targets)} links, 0 written through")
 
 
-def test_the_probe_of_a_folder_is_not_written_through_a_link(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    link = root.path / f".probe.{os.getpid()}"
-    link.symlink_to(tmp_path / "outside" / "new")
-    prepare_run_dir(root.path)
-    assert root.changes() == []
-    assert not link.is_symlink()
-
-
 @pytest.mark.parametrize("mutant", mutants.params("take_any_set_name"))
 def test_without_the_check_a_set_is_written_outside(
     lab: Lab, original: Path, mutant: Fault

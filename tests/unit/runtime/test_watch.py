@@ -120,6 +120,13 @@ def test_hosts_are_named_where_there_are_several(watch: Watch, others: Others) -
     assert "; rank 0 on a has waited " in said
 
 
+def test_a_silent_store_names_the_ranks_on_other_hosts(watch: Watch, others: Others) -> None:
+    watch.hosts = ["a", "a", "b"]
+    others.answering.clear()
+    said = wait_in_vain(watch, others, 10)
+    assert said.startswith("rank 9 (and behind it rank 2 on b) does not answer; rank 0 on a has")
+
+
 def test_time_outside_of_waits_does_not_count(watch: Watch, others: Others) -> None:
     for _ in range(8):
         with watch.collective("all_reduce"):
