@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,15 +26,23 @@ from runtime.ranks import Ranks, sum_in_order
 from runtime.schema import CompiledForm
 from runtime.streams import Address, torch_seed
 from training.checkpoint.tensors import load_start_weights
-from training.config.schema import TrainConfig
+from training.config.schema import CANONICAL_SHARDS, TrainConfig
 from training.data import data_facts, published_total_steps
 from training.diagnostics import Diagnostics
 from training.optim.ema import WeightAverage
 from training.optim.groups import GradientBucket, build_optimizer, groups_of, lr_factor, update_by
 from training.optim.sparse_sign_sgd import SparseSignSGD
-from training.parts import Parts, Pass
 from training.stop_signals import StopSignals
 from training.tracking import WARNINGS, warn
+
+
+class Pass(NamedTuple):
+    """The result of forward and backward over some rows."""
+
+    carry: ACTCarry
+    loss: Tensor  # 0-dim, summed over the sequences.
+    metrics: list[dict[str, Tensor]]  # Of each part.
+    measured: list[dict[str, Tensor]]  # Of each part if the step is diagnosed, else empty.
 
 
 class Learner:
@@ -66,9 +74,6 @@ class Learner:
         self.at_depth = model.model.inner.techniques.acting("depth_at")
         self._add_optimizers()
         self._add_schedule()
-        self.parts = None
-        if self.exact or self.num_parts > 1:
-            self.parts = Parts(config, ranks, self.bucket, self.sparse, self._forward_backward)
         self.carry = model.initial_carry(self._empty_examples())
         self._add_records()
         self.seed_other_ranks(0)
@@ -157,11 +162,11 @@ class Learner:
         drawn = self.ranks.on_device(self.model.model.draw(self.address(step - 1)))
         asked = self.ranks.on_device({"stop": np.array(stop.requested)})["stop"]
         self.bucket.zero_()
-        if self.parts is None:
+        if self.exact or self.num_parts > 1:
+            done = self._in_parts(batch, drawn, step)
+        else:
             drawn = {name: of_parts[0] for name, of_parts in drawn.items()}
             done = self._forward_backward(self.carry, batch, drawn, step)
-        else:
-            done = self.parts(self.carry, batch, drawn, step)
         self.carry, loss, metrics, measured = done
         norms, skip, stops = self._update(loss, factor, asked)
         self.outcomes.add(step, loss, skip, stops)
@@ -174,11 +179,8 @@ class Learner:
         """Return what the compiled code of a step, from 1, depends on: its cycles, if a technique
         sets them.
         """
-        return next((one.depth_at(self._share(step)) for one in self.at_depth), None)
-
-    def _share(self, step: int) -> float:
-        """Return the share of the run's steps that are done before a step."""
-        return (step - 1) / max(1, self.total_steps)
+        done = (step - 1) / max(1, self.total_steps)  # Share of the run's steps.
+        return next((one.depth_at(done) for one in self.at_depth), None)
 
     def seed_other_ranks(self, step: int) -> None:
         """Give other ranks random numbers of their own; the first goes on from initialization."""
@@ -193,6 +195,40 @@ class Learner:
         (output.loss / self.config.global_batch_size).backward()
         measured = [self._measure(output)] if self._diagnoses(step) else []
         return Pass(output.carry, output.loss.detach(), [output.metrics], measured)
+
+    def _in_parts(self, batch: Examples, drawn: dict[str, Tensor], step: int) -> Pass:
+        """Run one part of this rank's rows after the other; `drawn` is [parts, ...] by name.
+
+        Parts are micro-batches (`micro_batch_size`), where the rows do not fit into memory at once,
+        and with `reduction=exact` shards: the global batch is cut into `CANONICAL_SHARDS`, each
+        with its own gradients and random numbers, so that any number of ranks has the same bits.
+        """
+        carries = [ACTCarry.from_tensors(own) for own in _cut(self.carry.tensors(), self.num_parts)]
+        done = []
+        for number, offered in enumerate(_cut(batch, self.num_parts)):
+            if number and self.sparse:
+                self.sparse.keep_gradient()
+            shard, place = divmod(number, self.num_parts // self.num_shards)
+            if self.exact and place == 0:
+                self.bucket.select(shard)
+                self._draw_as(step, self.ranks.rank * self.num_shards + shard)
+            own = {name: of_parts[number] for name, of_parts in drawn.items()}
+            done.append(self._forward_backward(carries[number], offered, own, step))
+        if self.exact:
+            # What draws next finds the same state on all ranks, however many there are.
+            self._draw_as(step, CANONICAL_SHARDS)
+        tensors = [part.carry.tensors() for part in done]
+        joined = {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
+        return Pass(
+            ACTCarry.from_tensors(joined),
+            sum_in_order(torch.stack([part.loss for part in done])),
+            [metrics for part in done for metrics in part.metrics],
+            [measured for part in done for measured in part.measured],
+        )
+
+    def _draw_as(self, step: int, shard: int) -> None:
+        """Seed torch for a shard of the global batch."""
+        torch.manual_seed(torch_seed(self.config.seed, step - 1, shard))
 
     def _diagnoses(self, step: int) -> bool:
         return bool(self.diagnostics and step % self.diagnostics.interval == 0)
@@ -238,6 +274,12 @@ class Learner:
         learned = {f"diagnose/weight/{n}": w for n, w in self.model.learned_weights().items()}
         told = {WARNINGS: diagnosis.warnings} if diagnosis.warnings else {}
         return diagnosis.numbers | learned | told
+
+
+def _cut(tensors: dict[str, Tensor], number: int) -> list[dict[str, Tensor]]:
+    """Return equal parts of the rows of all tensors, in order; views of them."""
+    chunks = {name: value.chunk(number) for name, value in tensors.items()}
+    return [{name: parts[i] for name, parts in chunks.items()} for i in range(number)]
 
 
 class MetricBlock:
