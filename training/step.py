@@ -1,7 +1,7 @@
 """One optimizer step: forward and backward over this rank's rows, update, outcome."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from models.act import ACTCarry, ACTLossHead, Drawn, LossOutput
 from models.architectures import ArchConfig
-from models.config import DataFacts
 from models.heads.base import Examples
 from models.metrics import mean_metrics
 from models.operations import train_step_flop
@@ -46,37 +45,67 @@ class Pass(NamedTuple):
 
 
 class Learner:
-    """What training changes: model, optimizers, average and carry; `step` makes an optimizer step.
+    """What training changes: a model, the same on all ranks, optimizers, average and carry; `step`
+    makes an optimizer step.
 
     Args:
-        total_steps: of the learning rate's schedule.
-        model: on the device of `ranks`, its puzzle embedding prepared for a part of this rank's
-            rows (a micro-batch, a shard, or all of them).
-        forward: `model` or its compiled form, called at each step.
-        compiling: which of them it is.
+        arch: the architecture, as it runs on this device.
+        start_weights: a checkpoint of ours or a published file to start from.
+        compiled: what a run that is resumed has compiled, for `compile=auto`.
+    Raises:
+        ConfigError: the model does not fit into memory.
+        CheckpointError: the start weights are damaged or do not fit the model.
     """
 
     def __init__(
         self,
         config: TrainConfig,
-        facts: DataFacts,
-        total_steps: int,
-        model: ACTLossHead,
-        forward: Callable[..., LossOutput],
-        compiling: Compiling,
+        arch: ArchConfig,
+        train_set: PuzzleDataset,
         ranks: Ranks,
+        start_weights: Path | None = None,
+        compiled: CompiledForm | None = None,
     ) -> None:
-        self.config, self.facts, self.ranks, self.compiling = config, facts, ranks, compiling
-        self.total_steps, self.model, self.forward = total_steps, model, forward
+        self.config, self.arch, self.ranks = config, arch, ranks
+        data = train_set.metadata
+        self.facts = data_facts(data, train_set.fields, train_set.kind)
+        counted = (config.epochs, data.total_groups, data.mean_puzzle_examples)
+        self.total_steps = published_total_steps(*counted, config.global_batch_size)
         self.exact = config.reduction == "exact"
         self.num_parts = config.num_parts(ranks.world_size)
         self.local_batch_size = config.global_batch_size // ranks.world_size
-        self.at_depth = model.model.inner.techniques.acting("depth_at")
+        self.model = self._build_model(start_weights)
+        compiling = choose_compiling(
+            config.compile, ranks.device.type, saved=compiled, operations=self._operations
+        )
+        self.compiling: Compiling = ranks.broadcast_object(compiling)
+        self.forward = compiled_forward(self.model, self.compiling.form)
+        self.at_depth = self.model.model.inner.techniques.acting("depth_at")
         self._add_optimizers()
         self._add_schedule()
-        self.carry = model.initial_carry(self._empty_examples())
+        self.carry = self.model.initial_carry(self._empty_examples())
         self._add_records()
         self.seed_other_ranks(0)
+
+    def _build_model(self, start_weights: Path | None) -> ACTLossHead:
+        with torch.device("meta"):
+            planned = build_model(self.arch, self.facts)
+        require_room(planned, f"{self.config.train_paths[0]} with {self.arch.name}")
+        torch.manual_seed(self.config.seed)
+        model = build_model(self.arch, self.facts).to(self.ranks.device)
+        model.prepare(self.local_batch_size // self.num_parts)
+        if start_weights is not None:
+            load_start_weights(model, start_weights, warn)
+        self.ranks.broadcast_(list(model.state_dict().values()))
+        return model
+
+    def _operations(self) -> float:
+        """Return the operations of all steps of one rank."""
+        config = self.config
+        # With `reduction=exact` not the ranks: they must not change the bits.
+        rows = config.global_batch_size if self.exact else self.local_batch_size
+        steps = min(self.total_steps, config.max_steps or self.total_steps)
+        return steps * rows * train_step_flop(self.arch, self.facts)
 
     def _add_optimizers(self) -> None:
         """Build the bucket of gradients, the optimizers and the average."""
@@ -386,54 +415,3 @@ class Outcomes:
             self._pending.popleft()
             stop_asked |= bool(stop)
         return stop_asked
-
-
-def build_learner(
-    config: TrainConfig,
-    arch: ArchConfig,
-    train_set: PuzzleDataset,
-    ranks: Ranks,
-    start_weights: Path | None = None,
-    compiled: CompiledForm | None = None,
-) -> Learner:
-    """Build the model, the same on all ranks, and what trains it.
-
-    Args:
-        arch: the architecture, as it runs on this device.
-        start_weights: a checkpoint of ours or a published file to start from.
-        compiled: what a run that is resumed has compiled, for `compile=auto`.
-    Raises:
-        ConfigError: the model does not fit into memory.
-        CheckpointError: the start weights are damaged or do not fit the model.
-    """
-    metadata = train_set.metadata
-    facts = data_facts(metadata, train_set.fields, train_set.kind)
-    with torch.device("meta"):
-        require_room(build_model(arch, facts), f"{config.train_paths[0]} with {arch.name}")
-    torch.manual_seed(config.seed)
-    model = build_model(arch, facts).to(ranks.device)
-    local_batch_size = config.global_batch_size // ranks.world_size
-    model.prepare(local_batch_size // config.num_parts(ranks.world_size))
-    if start_weights is not None:
-        load_start_weights(model, start_weights, warn)
-    ranks.broadcast_(list(model.state_dict().values()))
-    groups, examples = metadata.total_groups, metadata.mean_puzzle_examples
-    total_steps = published_total_steps(config.epochs, groups, examples, config.global_batch_size)
-    compiling = choose_compiling(
-        config.compile,
-        ranks.device.type,
-        saved=compiled,
-        operations=partial(_operations, config, arch, facts, total_steps, ranks.world_size),
-    )
-    compiling = ranks.broadcast_object(compiling)
-    forward = compiled_forward(model, compiling.form)
-    return Learner(config, facts, total_steps, model, forward, compiling, ranks)
-
-
-def _operations(
-    config: TrainConfig, arch: ArchConfig, facts: DataFacts, total_steps: int, world_size: int
-) -> float:
-    """Return the operations of all steps of one rank."""
-    # With `reduction=exact` not the ranks: they must not change the bits.
-    rows = config.global_batch_size // (1 if config.reduction == "exact" else world_size)
-    return min(total_steps, config.max_steps or total_steps) * rows * train_step_flop(arch, facts)
