@@ -63,8 +63,16 @@ class RunKeeper:
             assert tracker is not None, "rank 0 has one"
             state = self._state(progress, tracker)
             state = state.model_copy(update={"score": score, "permanent": permanent})
+            files = {
+                MODEL: tensors.model_tensors(learner.model),
+                OPTIMIZER: tensors.optimizer_tensors(learner.optimizer, learner.groups),
+                CARRY: carry,
+                RNG: rng,
+            }
+            if learner.average:
+                files[EMA] = learner.average.tensors()
             try:
-                self._write(state, {**_tensors_of(learner), CARRY: carry, RNG: rng}, tracker)
+                self._write(state, files, tracker)
             except (CheckpointError, NonFiniteError) as error:
                 failure = error
             except OSError as error:
@@ -150,15 +158,6 @@ class RunKeeper:
         same_puzzles = state.scored_on == store.scored_on(learner.config.model_dump(mode="json"))
         best_score = state.best_score if same_puzzles else None
         return Progress(state.step, state.iteration, state.position, best_score, seconds)
-
-
-def _tensors_of(learner: Learner) -> dict[str, dict[str, Tensor]]:
-    """Return what rank 0 alone knows all of, by file."""
-    files = {
-        MODEL: tensors.model_tensors(learner.model),
-        OPTIMIZER: tensors.optimizer_tensors(learner.optimizer, learner.groups),
-    }
-    return files | ({EMA: learner.average.tensors()} if learner.average else {})
 
 
 @contextmanager
