@@ -14,7 +14,7 @@ from pydantic import field_validator
 from dataset.kinds import AnyEvaluator, EvaluatorConfig
 from models.architectures import ArchConfig
 from models.config import DataFacts
-from runtime.errors import CheckpointError, ConfigError
+from runtime.errors import CheckpointError, ConfigError, disk_errors
 from runtime.files import sha256
 from runtime.schema import Count, Schema
 from runtime.text import shown
@@ -231,7 +231,7 @@ def _find(path: Path, warn: Callable[[str], None]) -> tuple[store.Checkpoint | P
     address, origin = parse_address(path), None
     if address is not None:
         path, origin = address.fetch()
-    with store.reading(path):
+    with disk_errors(path, CheckpointError):
         if path.is_file():
             return path, origin
         if not path.is_dir():
