@@ -135,7 +135,7 @@ class PuzzleDataset:
     @cached_property
     def kind(self) -> str | None:
         """The name of the puzzles' kind, as dataset.json says; of sets that say none, such as the
-        published ones, the kind that their cells, tokens and first rows fit. None: not just one.
+        published ones, the kind that has so many cells and tokens. None: not just one.
 
         Raises:
             DatasetError: puzzles of that kind have other cells or tokens.
@@ -143,21 +143,11 @@ class PuzzleDataset:
         seq_len, vocab_size = self.metadata.seq_len, self.metadata.vocab_size
         if (name := self.metadata.kind) is None:
             kinds = kinds_with(seq_len, vocab_size)
-            if len(kinds) > 1:
-                first = list(self._first_rows())
-                kinds = [kind for kind in kinds if all(kind.are(*rows) for rows in first)]
             return kinds[0].key if len(kinds) == 1 else None
         if name in KINDS and not kind_named(name).fits(seq_len, vocab_size):
             found = f"kind is {name!r}, which {seq_len} cells and {vocab_size} tokens are not"
             raise DatasetError(f"{self.split_dirs[0] / METADATA_NAME}: {found}")
         return name
-
-    def _first_rows(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the inputs and labels of the first 16 rows of each set."""
-        for name, arrays in self.sets.items():
-            count = min(arrays.num_examples, 16)
-            some = self.read(name, slice(0, count), np.zeros(count, np.int32))
-            yield some.inputs, some.labels
 
     def fingerprint(self) -> str:
         """sha256 (hex) over the content of all files, in the order of the paths."""

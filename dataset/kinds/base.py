@@ -176,12 +176,6 @@ class Kind:
         """Return whether its puzzles may have so many cells and tokens."""
         return False
 
-    def are(self, inputs: np.ndarray, labels: np.ndarray) -> bool:
-        """Return whether these may be its puzzles: integers [N, seq_len], labels 0 or less where
-        ignored. Only asked if another kind fits as well.
-        """
-        return True
-
     def vocab_size(self, size: int) -> int:
         """Return the tokens of grids of `size` rows."""
         raise NotImplementedError
