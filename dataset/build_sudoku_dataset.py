@@ -109,8 +109,8 @@ class SudokuBuild(PuzzleBuild):
     def image_keys(self, puzzles: Puzzles) -> list[Any]:
         from dataset.sudoku.generator import image_key  # It loads the compiler, as above.
 
-        questions, answers = puzzles.questions.astype(np.int64), puzzles.answers.astype(np.int64)
-        return [image_key(*pair, self.size) for pair in zip(questions, answers, strict=True)]
+        pairs = zip(puzzles.questions, puzzles.answers, strict=True)
+        return [image_key(question, answer, self.size) for question, answer in pairs]
 
     def wanted(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
         hard = puzzles
