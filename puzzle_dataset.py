@@ -228,14 +228,11 @@ class TrainBatches:
     def iterate(self, iteration: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
         """Yield (position, this rank's batch) from `start` to the end of the iteration."""
         for position, drawn in self.iterate_rows(iteration, start):
-            yield position, self._read(iteration, position, drawn)
-
-    def _read(self, iteration: int, position: int, drawn: BatchRows) -> Batch:
-        name, shifts = drawn.set_name, None
-        if name in self._shifts:
-            shifts = self._shifts[name].draw(iteration, position, drawn.rows)[self._local]
-        own, identifiers = drawn.rows[self._local], drawn.puzzle_identifiers[self._local]
-        return self.dataset.read(name, own, identifiers, shifts)
+            name, shifts = drawn.set_name, None
+            if name in self._shifts:
+                shifts = self._shifts[name].draw(iteration, position, drawn.rows)[self._local]
+            own, identifiers = drawn.rows[self._local], drawn.puzzle_identifiers[self._local]
+            yield position, self.dataset.read(name, own, identifiers, shifts)
 
     def iterate_rows(self, iteration: int, start: int = 0) -> Iterator[tuple[int, BatchRows]]:
         """Yield (position, rows of the global batch) like `iterate`, and read none of them."""

