@@ -19,7 +19,7 @@ import numpy as np
 
 from dataset.arc.augmentation import Pair, pair_key, parse_identifier
 from dataset.format import schema
-from dataset.format.files import file_sha256, read_json
+from dataset.format.files import file_sha256, read_json, read_json_object
 from dataset.format.schema import (
     ARC_FIRST_COLOUR_TOKEN,
     ARC_NUM_COLOURS,
@@ -101,21 +101,19 @@ def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
     Without solutions the test outputs are those in the first file, and elsewhere not known.
     """
     path, solved = (Path(f"{prefix}_{subset}_{name}.json") for name in ("challenges", "solutions"))
-    digests, contents = dict[str, str](), dict[Path, Any]()
-    for file in (path, solved) if os.path.exists(solved) else (path,):
-        digests[file.as_posix()], content = file_sha256(file), read_json(file)
-        if not isinstance(content, dict) or not (content or file is solved):
-            raise DatasetError(f"{file}: expected an object of tasks by name, at least one")
-        contents[file] = content
-    challenges, solutions = contents[path], contents.get(solved)
+    files = [path, solved] if os.path.exists(solved) else [path]
+    digests = {file.as_posix(): file_sha256(file) for file in files}
+    challenges, *solutions = map(read_json_object, files)
+    if not challenges:
+        raise DatasetError(f"{path}: expected an object of tasks by name, at least one")
     tasks = [
         parse_task(
             name, challenges[name], str(path), is_evaluation=is_evaluation, outputs_may_lack=True
         )
         for name in sorted(challenges)
     ]
-    if solutions is not None:
-        tasks = [_with_solutions(task, solutions.get(task.name), solved) for task in tasks]
+    for outputs in solutions:
+        tasks = [_with_solutions(task, outputs.get(task.name), solved) for task in tasks]
     return Source(tasks, digests)
 
 

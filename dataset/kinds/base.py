@@ -76,9 +76,6 @@ class BoardLook:
     def _by_token(self) -> dict[int, TokenLook]:
         return {each.token: each for each in self.tokens}
 
-    def __contains__(self, token: int) -> bool:
-        return token in self._by_token
-
     def token(self, token: int) -> TokenLook:
         """Return how a token looks, one that the kind does not have among them."""
         return self._by_token.get(token) or TokenLook(token, f"token {token}")

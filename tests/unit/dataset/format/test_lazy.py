@@ -124,7 +124,7 @@ def test_labels_may_be_unknown(built: Path):
         ("fields", {"pixels": PIXELS | {"derived": False}}, "fields.pixels is LabelField"),
         ("fields", {"pixels": PIXELS | {"num_classes": 10}}, "fields.pixels is LabelField"),
         ("fields", {"colours": PIXELS}, "fields.colours is LabelField"),
-        ("format", "lazy", "format is 'lazy', expected 'lazy_arc' or no such key"),
+        ("format", "lazy", "format is 'lazy': input should be 'lazy_arc'"),
         ("format", 1, "format is 1"),
         ("vocab_size", 13, "vocab_size is 13, expected 12 in the format lazy_arc"),
         ("seq_len", 81, "seq_len is 81, expected 900"),
