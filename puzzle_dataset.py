@@ -490,9 +490,8 @@ def _identifier_offsets(
     if len(trained) < 2 or wanted == trained or max(counts) == 1:
         return own[:-1], own[-1]
     splits = [path / ("train" if (path / "train").is_dir() else "test") for path in trained]
-    there = np.cumsum(
-        [0, *(load_metadata(each).num_puzzle_identifiers for each in splits)]
-    ).tolist()
+    numbers = [load_metadata(split).num_puzzle_identifiers for split in splits]
+    there = np.cumsum([0, *numbers]).tolist()
     for path in wanted:
         if path not in trained:
             known = "which of its puzzle embeddings belong to these puzzles is not known"

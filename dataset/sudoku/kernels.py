@@ -144,8 +144,7 @@ def _search(clues, allowed, layout, limit, randomize, state):
     Args:
         allowed: int64 [cells], the digits each empty cell may take.
     Returns:
-        (solutions found, guessed digits taken back before the first or the end of the search, the
-        first solution).
+        (solutions found, guessed digits taken back before the first or the end, first solution).
     """
     cells, board = len(clues), clues.copy()
     answer = board
