@@ -26,7 +26,6 @@ ON_DISK = (
     "dataset.format.files",
     "dataset.format.schema",
     "dataset.format.schema",
-    "dataset.format.checks",
     "dataset.format.reading",
     "dataset.format.writing",
 )

@@ -141,7 +141,7 @@ def test_puzzles_of_a_data_set_are_asked_for_by_number(
 
     inputs, labels = (np.load(sudoku_data / "test" / f"all__{n}.npy") for n in ("inputs", "labels"))
     folder = tmp_path / "other"
-    write_puzzles(folder / "test", inputs[3:], labels[3:], vocab_size=6, views=1)
+    write_puzzles(folder / "test", inputs[3:], labels[3:], vocab_size=6, kind="sudoku")
     (folder / "identifiers.json").write_text('["<blank>"]\n')
     both = [str(sudoku_data), str(folder)]
     trained = dataclasses.replace(trained, run=RecordedRun(arch=HRMConfig(), data_paths=both))
