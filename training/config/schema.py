@@ -349,6 +349,12 @@ class TrainConfig(
                 raise ConfigError(f"{name}={size} must be a multiple of {what}: try {near}")
         self._check_parts(self.global_batch_size // world_size // self.num_shards(world_size))
 
+    def check_restarts(self, max_restarts: int) -> None:
+        """Raise ConfigError when restarts would not go on from the newest checkpoint."""
+        if max_restarts and self.resume != "auto":
+            asked = f"resume={self.resume}: with --max-restarts each restart would obey it too"
+            raise ConfigError(f"{asked}; start without restarts, then go on with resume=auto")
+
     def _check_parts(self, rows: int) -> None:
         """Check what is made of the rows of a rank, or of a shard."""
         micro = self.micro_batch_size or rows
