@@ -360,18 +360,9 @@ class TrainConfig(
             if size is not None and size % divisor:
                 near = max(divisor, round(size / divisor) * divisor)
                 raise ConfigError(f"{name}={size} must be a multiple of {what}: try {near}")
-        self._check_parts(self.global_batch_size // world_size // self.num_shards(world_size))
-
-    def check_restarts(self, max_restarts: int) -> None:
-        """Raise ConfigError when restarts would not go on from the newest checkpoint."""
-        if max_restarts and self.resume != "auto":
-            asked = f"resume={self.resume}: with --max-restarts each restart would obey it too"
-            raise ConfigError(f"{asked}; start without restarts, then go on with resume=auto")
-
-    def _check_parts(self, rows: int) -> None:
-        """Check what is made of the rows of a rank, or of a shard."""
-        micro = self.micro_batch_size or rows
-        if rows % min(micro, rows):
+        rows = self.global_batch_size // divisor
+        micro = min(self.micro_batch_size or rows, rows)
+        if rows % micro:
             near = max(size for size in range(1, micro) if rows % size == 0)
             of = "shard" if self.reduction == "exact" else "rank"
             raise ConfigError(
@@ -379,9 +370,15 @@ class TrainConfig(
             )
         for name, technique in self.arch.techniques.active.items():
             try:
-                technique.require_rows(min(micro, rows))
+                technique.require_rows(micro)
             except ValueError as error:
                 raise ConfigError(f"arch.techniques.{name}: {error}") from None
+
+    def check_restarts(self, max_restarts: int) -> None:
+        """Raise ConfigError when restarts would not go on from the newest checkpoint."""
+        if max_restarts and self.resume != "auto":
+            asked = f"resume={self.resume}: with --max-restarts each restart would obey it too"
+            raise ConfigError(f"{asked}; start without restarts, then go on with resume=auto")
 
 
 # Settings that change nothing of what a run computes; all others must match when it is resumed. The
