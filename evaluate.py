@@ -105,7 +105,7 @@ def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[ArchConfig, ACTLo
     average.
 
     Raises:
-        CheckpointError: on all ranks.
+        CheckpointError: it cannot be read, or ranks have found different ones.
     """
     from models.registry import arch_on_device
 
@@ -113,22 +113,17 @@ def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[ArchConfig, ACTLo
     overrides, averaged = config.arch_overrides, config.weights == "averaged"
     if config.depth is not None:
         overrides = overrides.model_copy(update={"halt_max_steps": max(config.depth)})
-    failure, loaded, found = None, None, ""
-    try:
-        arch = arch_on_device(trained.run.arch, device_type, overrides)
-        model = trained.load(arch, job.facts, source, ranks.device, averaged=averaged)
-        loaded = arch, model, trained.has_average
-    except CheckpointError as error:
-        failure = error
-    if ranks.any(loaded is None) or loaded is None:
-        raise failure or CheckpointError(f"{trained.weights}: another rank cannot read it")
-    # A published file is large. While the run goes on, a rank may see a newer one.
-    with suppress(OSError):
-        found = trained.digest() if ranks.world_size > 1 else ""
+    found = ""
+    if ranks.world_size > 1:  # A published file is large, and there may be no other rank.
+        with suppress(OSError):
+            found = trained.digest()
+    # While the run goes on, a rank may see a newer one.
     if others := ", ".join(map(str, ranks.that_differ(found))):
         said = f"{trained.weights}: rank {others} has found another checkpoint than rank 0"
         raise CheckpointError(f"{said}: name one, checkpoint=RUN_FOLDER/step_N")
-    return loaded
+    arch = arch_on_device(trained.run.arch, device_type, overrides)
+    model = trained.load(arch, job.facts, source, ranks.device, averaged=averaged)
+    return arch, model, trained.has_average
 
 
 SWEEP = imported("apps.sweeps.run", "sweep_evaluations")

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from evaluation.evaluators.base import Evaluator, build_evaluators
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
-from runtime.process import env_rank, env_world_size, preempt_on_sigterm, sigterm_waits
+from runtime.process import (
+    env_max_restarts,
+    env_rank,
+    env_world_size,
+    preempt_on_sigterm,
+    sigterm_waits,
+)
 from runtime.registry import imported
 from training.checkpoint import run_folder
 from training.checkpoint.lock import run_lock
@@ -49,6 +55,7 @@ def main(overrides: list[str]) -> None:
     """Compose, validate, check everything that needs no torch, then train."""
     config = load_config(TrainConfig, "cfg_pretrain", overrides)
     config.check_world_size(env_world_size())
+    config.check_restarts(env_max_restarts())
     train_set, test_set = open_data(config, check_values=env_rank() == 0, warn=warn)
     require_batches(config, train_set)
     evaluators = {}

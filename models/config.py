@@ -253,6 +253,6 @@ class RecurrenceConfig(Schema):
 ARCHITECTURES = Registry("architecture", RecurrenceConfig, "hrm", "arch")
 """Behind each name stands a `models.recurrence.Recurrence`, its schema is a `RecurrenceConfig`."""
 
-import_all("models.biases", "config")
-import_all("models.techniques")
+import_all("models.biases", "*/config.py")
+import_all("models.techniques", "[!_]*.py")
 rebuild_schemas([RecurrenceConfig])
