@@ -25,12 +25,12 @@ class Part(NamedTuple):
     """What is registered under a name.
 
     Attributes:
-        schema: of its settings.
+        schema: of its settings, a subclass of the registry's `base`.
         load: imports and returns what stands behind the name.
         text: what it is, in a few words, for the settings' comments.
     """
 
-    schema: type[Schema]
+    schema: type[Any]
     load: Callable[[], Any]
     text: str
 

@@ -27,15 +27,7 @@ def test_widths_that_do_not_fit_are_refused(settings: dict[str, Any], message: s
 
 @pytest.mark.parametrize(
     ("ndim", "length", "prefix"),
-    [
-        (0, 0, 0),
-        (1, 0, 1),
-        (512, 0, 1),
-        (513, 0, 2),
-        (1024, 0, 2),
-        (512, 16, 16),
-        (1024, 2, 2),
-    ],
+    [(0, 0, 0), (1, 0, 1), (512, 0, 1), (513, 0, 2), (1024, 0, 2), (512, 16, 16), (1024, 2, 2)],
 )
 def test_positions_of_the_puzzle_embedding(ndim: int, length: int, prefix: int) -> None:
     config = HRMConfig.model_validate({"puzzle_emb_ndim": ndim, "puzzle_emb_len": length})
