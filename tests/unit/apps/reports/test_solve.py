@@ -85,6 +85,7 @@ SOURCES = {
     "a builder's Sudoku": ([CSV_HEADER, f'"a,b",{EASY},,3\n'], ["line 2"]),
     "a builder's maze": ([CSV_HEADER, f'"a,b",{MAZE_TEXT},,3\n'], ["line 2"]),
     "a builder's bad line": ([CSV_HEADER, "x,12,12,0\n"], "line 2: 2 cells"),
+    "a row of one field": ([CSV_HEADER, f"x,{EASY},,3\n", "\n", "x\n"], "line 4: 0 cells"),
 }
 
 
