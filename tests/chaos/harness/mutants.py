@@ -161,7 +161,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
     ),
     "convert_in_place": (
         "converted checkpoints written straight to their places",
-        {"training.checkpoint.conversion.write_together": _write_in_place},
+        {"apps.export.published.write_together": _write_in_place},
     ),
     "omit_sparse_check": (
         "the gradient of the puzzle embedding not looked at before its sign is taken",

@@ -7,11 +7,11 @@ import pytest
 import torch
 import yaml
 
+from apps.export.published import to_published
 from models.config import DataFacts
 from models.registry import build_model
 from runtime.errors import ConfigError
 from scripts import convert_checkpoint
-from training.checkpoint.conversion import to_published
 from training.checkpoint.store import EMA, MODEL, RunState, save_checkpoint
 from training.checkpoint.tensors import load_tensors, load_weights, model_tensors, tensor_writer
 from training.checkpoint.trained_model import TrainedModel, find_trained_model

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from apps.dec.config import DECConfig
 from models.biases.sudoku.config import SUDOKU_BOXES
 from models.config import DataFacts
-from models.dec.config import DECConfig
 from models.heads.base import Answer, Examples
 from models.layers import CastedLinear, PositionSwiGLU, add_rms_norm
 from models.recurrence import Block, Latents, Rotary
