@@ -181,9 +181,9 @@ class EvalConfig(ThinkingSettings, MachineSettings):
 
     @model_validator(mode="after")
     def _one_way_to_think(self) -> "EvalConfig":
-        if self.search.chains and self.thinks_longer:
-            raise ValueError("search.chains and depth or breadth are both set; choose one of them")
         searched, longer = self.search.chains > 0, self.thinks_longer
+        if searched and longer:
+            raise ValueError("search.chains and depth or breadth are both set; choose one of them")
         asked = "search.chains" if searched else "depth or breadth"
         if (searched or longer) and self.arch_overrides.halt_max_steps is not None:
             instead = "search.rounds" if searched else "depth"
@@ -253,7 +253,7 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     """CPU threads; null: torch's choice"""
 
     @model_validator(mode="after")
-    def _one_source(self) -> "SolveConfig":
+    def _one_source_and_answer(self) -> "SolveConfig":
         given = [
             name for name in ("puzzle", "file", "count", "index") if getattr(self, name) is not None
         ]
@@ -262,10 +262,6 @@ class SolveConfig(ThinkingSettings, PluginSettings):
         for name in ("data_path", "set"):
             if getattr(self, name) is not None and self.count is None and self.index is None:
                 raise ValueError(f"{name} needs count=N (its first puzzles) or index=N (puzzle N)")
-        return self
-
-    @model_validator(mode="after")
-    def _one_answer(self) -> "SolveConfig":
         for name in ("depth", "breadth", "select"):
             if len(values := getattr(self, name) or [1]) > 1:
                 raise ValueError(

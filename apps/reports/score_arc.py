@@ -65,7 +65,7 @@ def run(
     names = PuzzleNames(parse_names(content.get("identifiers"), source), source)
     tally = Tally()
     for path in predictions:
-        tally.add_rows(tasks, names, **read_predictions(path))
+        tally.add_rows(tasks, names, read_predictions(path))
 
     scores, attempts = score(tasks, tally, ks), submission(tasks, tally)
     if submission_path is not None:

@@ -131,30 +131,20 @@ class Tally:
         self._votes: dict[tuple[str, bytes], Counter[bytes]] = defaultdict(Counter)
         self._q_sums: dict[tuple[str, bytes], Counter[bytes]] = defaultdict(Counter)
 
-    def add_rows(
-        self,
-        tasks: Tasks,
-        names: PuzzleNames,
-        *,
-        inputs: np.ndarray,
-        preds: np.ndarray,
-        puzzle_identifiers: np.ndarray,
-        q_halt_logits: np.ndarray,
-    ) -> None:
+    def add_rows(self, tasks: Tasks, names: PuzzleNames, rows: Mapping[str, np.ndarray]) -> None:
         """Count rows of augmented test inputs.
 
         Args:
-            inputs, preds: integer [N, S] canvases of tokens, questions and answers; S a square.
-            puzzle_identifiers: integer [N].
-            q_halt_logits: float [N]; NaN counts as Q = 0.
+            rows: `inputs` and `preds`, integer [N, S] canvases of tokens, questions and answers, S
+                a square; `puzzle_identifiers`, integer [N]; `q_halt_logits`, float [N], of which
+                NaN counts as Q = 0.
         Raises:
             DatasetError: see `PuzzleNames`.
         """
-        self.num_predictions += len(puzzle_identifiers)
-        questions, answers = crop_grids(inputs), crop_grids(preds)
-        logits = q_halt_logits.tolist()
-        rows = zip(puzzle_identifiers.tolist(), questions, answers, logits, strict=True)
-        for identifier, question, answer, q_logit in rows:
+        identifiers, logits = rows["puzzle_identifiers"].tolist(), rows["q_halt_logits"].tolist()
+        self.num_predictions += len(identifiers)
+        grids = crop_grids(rows["inputs"]), crop_grids(rows["preds"])
+        for identifier, question, answer, q_logit in zip(identifiers, *grids, logits, strict=True):
             task, view, colours = names[identifier]
             input_key = grid_key(undo_grid(question, view, colours))
             if all(pair.input_key != input_key for pair in tasks.get(task, ())):
@@ -296,14 +286,7 @@ class ArcEvaluator:
         self._tally = Tally()
 
     def add(self, rows: AnsweredRows) -> None:
-        self._tally.add_rows(
-            self._tasks,
-            self._names,
-            inputs=rows.inputs,
-            preds=rows.preds,
-            puzzle_identifiers=rows.puzzle_identifiers,
-            q_halt_logits=rows.q_halt_logits,
-        )
+        self._tally.add_rows(self._tasks, self._names, vars(rows))
 
     def finish(self, gather: Gather) -> Findings:
         tasks, tally = self._tasks, Tally()

@@ -59,17 +59,13 @@ def count(rows: list[Row]) -> Tally:
         names.append(format_identifier(task, view, colours))
         for field, grid in (("inputs", question_of(row)), ("preds", GRIDS[answer])):
             arrays[field].append(canvas(augment_grid(np.array(grid, np.uint8), view, colours)))
-    canvases = {
-        field: np.array(arrays[field], np.uint8).reshape(-1, 9) for field in ("inputs", "preds")
+    rows_of = {
+        **{name: np.array(arrays[name], np.uint8).reshape(-1, 9) for name in ("inputs", "preds")},
+        "puzzle_identifiers": np.arange(1, len(rows) + 1, dtype=np.int32),
+        "q_halt_logits": np.array([row[-1] for row in rows], np.float32),
     }
     tally = Tally()
-    tally.add_rows(
-        parse_tasks(TASKS, "tasks"),
-        PuzzleNames(names, "identifiers"),
-        **canvases,
-        puzzle_identifiers=np.arange(1, len(rows) + 1, dtype=np.int32),
-        q_halt_logits=np.array([row[-1] for row in rows], np.float32),
-    )
+    tally.add_rows(parse_tasks(TASKS, "tasks"), PuzzleNames(names, "identifiers"), rows_of)
     return tally
 
 

@@ -46,7 +46,7 @@ class Ballot:
         tally = Tally()
         fields = ("inputs", "preds", "puzzle_identifiers", "q_halt_logits")
         arrays = dict(zip(fields, map(np.array, zip(*self.rows, strict=True)), strict=True))
-        tally.add_rows(tasks, PuzzleNames(self.names, "identifiers.json"), **arrays)
+        tally.add_rows(tasks, PuzzleNames(self.names, "identifiers.json"), arrays)
         return tally
 
 
