@@ -170,12 +170,6 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run_and_others_have_their_own(
     assert (resumed["id"], resumed["resume"]) == (first.run_ids["wandb"], "allow")
 
 
-@pytest.mark.parametrize("mode", ["online", "offline"])
-def test_a_mode_asked_for_is_taken(wandb: FakeWandb, three_steps: Any, mode: str) -> None:
-    three_steps("logger=wandb", f"logger.mode={mode}")
-    assert wandb.calls[0][1]["mode"] == mode
-
-
 @pytest.mark.parametrize(
     ("fault", "called"), [("init", WHOLE[:1]), ("log", WHOLE[:2]), ("finish", WHOLE)]
 )
@@ -233,14 +227,16 @@ def servers() -> Iterator[dict[str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("server", "login", "mode"),
+    ("server", "login", "mode", "asked"),
     [
-        *(("answering", "key", "online"), ("answering", "127.0.0.1", "online")),
-        *(("answering", "elsewhere", "offline"), ("answering", "?", "offline")),
-        *((server, "key", "offline") for server in ("silent", "refused", "not a url")),
+        *(("answering", "key", "online", []), ("answering", "127.0.0.1", "online", [])),
+        *(("answering", "elsewhere", "offline", []), ("answering", "?", "offline", [])),
+        *((server, "key", "offline", []) for server in ("silent", "refused", "not a url")),
+        ("answering", "key", "offline", ["logger.mode=offline"]),
+        ("refused", "?", "online", ["logger.mode=online"]),
     ],
 )
-def test_online_needs_a_key_for_the_server_and_its_answer(
+def test_online_is_asked_for_or_needs_a_key_for_the_server_and_its_answer(
     wandb: FakeWandb,
     three_steps: Any,
     servers: dict[str, int],
@@ -250,6 +246,7 @@ def test_online_needs_a_key_for_the_server_and_its_answer(
     server: str,
     login: str,
     mode: str,
+    asked: list[str],
 ) -> None:
     line = "not of this form" if login == "?" else f"machine {login} login user password {KEY}"
     (tmp_path / "netrc").write_text(line)
@@ -259,7 +256,7 @@ def test_online_needs_a_key_for_the_server_and_its_answer(
     if login == "key":
         monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setattr(logs, "_REACH_SECONDS", 0.3)
-    three_steps("logger=wandb")
+    three_steps("logger=wandb", *asked)
     assert (wandb.calls[0][1]["mode"], warnings) == (mode, [])
 
 
