@@ -80,7 +80,7 @@ def export(options: argparse.Namespace) -> str:
         )
         facts = facts_of(trained, step, tried, averaged=averaged)
         writing.write_onnx(step, path, facts)
-        compared = trial.compare(trial.opened(path), step, exact, tried)
+        compared = trial.compare(trial.opened(path), step, exact, tried.arrays)
         size = sum(written.stat().st_size for written in path.parent.iterdir())
     of_table = ""
     if (table := step.act.inner.puzzle_emb) is not None and table.weights.nbytes > 1e6:
@@ -130,10 +130,8 @@ def load(trained: TrainedModel, tried: "Tried", dtype: str, *, averaged: bool) -
     """Load the model, which is to compute in `dtype` on the CPU."""
     import torch
 
-    data = tried.facts or trained.facts
-    assert data is not None  # Of `read_puzzles`.
     arch = trained.run.arch.model_copy(update={"forward_dtype": dtype, "attention": "auto"})
-    return trained.load(arch, data, tried.source, torch.device("cpu"), averaged=averaged)
+    return trained.load(arch, tried.facts, tried.source, torch.device("cpu"), averaged=averaged)
 
 
 def facts_of(
@@ -142,10 +140,9 @@ def facts_of(
     """Return what the file says of itself."""
     inner, logits = step.act.inner, step(step.zeros(1))["logits"]
     _, seq_len, vocab_size = logits.shape
-    kind, known = None, tried.facts or trained.facts
-    assert known is not None  # Of `read_puzzles`.
+    kind = None
     with suppress(ValueError):
-        kind = kind_of(known, [evaluator.name for evaluator in trained.run.active_evaluators])
+        kind = kind_of(tried.facts, [evaluator.name for evaluator in trained.run.active_evaluators])
     source = trained.weights
     if not trained.is_published:
         source = source / MANIFEST

@@ -39,13 +39,13 @@ class Tried(NamedTuple):
 
     Attributes:
         source: where they come from.
+        facts: of their data set, or of the run's.
         arrays: inputs int32 [4, S] and puzzle_identifiers int32 [4]; None: there are none.
-        facts: of their data set; None: there are none.
     """
 
     source: str
+    facts: DataFacts
     arrays: Arrays | None = None
-    facts: DataFacts | None = None
 
 
 def read_puzzles(trained: TrainedModel, folder: str | None) -> Tried:
@@ -63,13 +63,13 @@ def read_puzzles(trained: TrainedModel, folder: str | None) -> Tried:
             unsaid = f"{trained.weights} does not say how large its puzzles are"
             raise ConfigError(f"{unsaid}: add --data FOLDER")
         absent = f" ({', '.join(folders)} is not here)" if folders else ""
-        return Tried(f"{NUM_TRIED} rows of random tokens{absent}")
+        return Tried(f"{NUM_TRIED} rows of random tokens{absent}", trained.facts)
     known = trained.run.data_folders("train")
     dataset = PuzzleDataset(folders, "test", check_values=False, numbered_as=known)
     _, batch, _, _ = next(iter(EvalBatches(dataset, global_batch_size=NUM_TRIED)))
     arrays = {"inputs": batch.inputs, "puzzle_identifiers": batch.puzzle_identifiers}
     source = f"{NUM_TRIED} test puzzles of {', '.join(folders)}"
-    return Tried(source, arrays, data_facts(dataset.metadata, kind=dataset.kind))
+    return Tried(source, data_facts(dataset.metadata, kind=dataset.kind), arrays)
 
 
 def opened(path: Path) -> Run:
@@ -108,16 +108,17 @@ def in_torch(step: ExportedStep) -> Run:
     return run
 
 
-def compare(run: Run, step: ExportedStep, exact: ExportedStep, tried: Tried) -> str:
+def compare(run: Run, step: ExportedStep, exact: ExportedStep, puzzles: Arrays | None) -> str:
     """Return in lines how far a file is from the model.
 
     Args:
         run: makes steps with the file.
         exact: the step in float64.
+        puzzles: inputs int32 [4, S] and puzzle_identifiers int32 [4]; None: random ones.
     Raises:
         CheckpointError: the file is further from `exact` than rounding explains.
     """
-    given = random_starts(step) | (tried.arrays or random_puzzles(step))
+    given = random_starts(step) | (puzzles or random_puzzles(step))
     table = [["ACT steps", "file to float64", "here to float64", "equal tokens"]]
     for depth in (1, max(2, step.act.eval_max_steps)):
         (ours, tokens), (here, expected), (right, _) = (

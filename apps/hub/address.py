@@ -51,8 +51,26 @@ class Address(NamedTuple):
         """Fetch what is missing of a repository's checkpoint; returns its folder in the Hub's
         cache, named like the commit, and the address with that. CheckpointError: it cannot.
         """
-        folder = _downloaded(self)
-        return folder, f"{SCHEME}{self.repo}@{folder.name}"
+        named = f"{SCHEME}{self.repo}" + (f"@{self.revision}" if self.revision else "")
+        try:
+            from huggingface_hub import snapshot_download
+            from huggingface_hub.utils import disable_progress_bars
+        except ImportError:
+            missing = "huggingface-hub is not installed (pip install '.[hub]')"
+            raise CheckpointError(f"{named}: {missing}") from None
+        if not sys.stderr.isatty():
+            disable_progress_bars()
+        try:
+            folder = snapshot_download(
+                self.repo, revision=self.revision, allow_patterns=FILES, etag_timeout=10
+            )
+        except Exception as error:  # Of the Hub, of the network, or of the client's own making.
+            names = [kind.__name__ for kind in type(error).__mro__]
+            reason = next((_REASONS[name] for name in names if name in _REASONS), reason_of(error))
+            raise CheckpointError(f"{named}: {reason}") from None
+        if not Path(folder).is_dir():
+            raise CheckpointError(f"{named}: there is no checkpoint in this repository")
+        return Path(folder), f"{SCHEME}{self.repo}@{Path(folder).name}"
 
 
 def parse_address(path: Path | str) -> Address | None:
@@ -75,26 +93,3 @@ def parse_address(path: Path | str) -> Address | None:
 def reason_of(error: Exception) -> str:
     """Return what the Hub's client says of a failure, in a line."""
     return shown((str(error).splitlines() or [type(error).__name__])[0], 300)
-
-
-def _downloaded(address: Address) -> Path:
-    try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.utils import disable_progress_bars
-    except ImportError:
-        missing = "huggingface-hub is not installed (pip install '.[hub]')"
-        raise CheckpointError(f"{SCHEME}{address.repo}: {missing}") from None
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    named = f"{SCHEME}{address.repo}" + (f"@{address.revision}" if address.revision else "")
-    try:
-        folder = snapshot_download(
-            address.repo, revision=address.revision, allow_patterns=FILES, etag_timeout=10
-        )
-    except Exception as error:  # Of the Hub, of the network, or of the client's own making.
-        names = [kind.__name__ for kind in type(error).__mro__]
-        reason = next((_REASONS[name] for name in names if name in _REASONS), reason_of(error))
-        raise CheckpointError(f"{named}: {reason}") from None
-    if not Path(folder).is_dir():
-        raise CheckpointError(f"{named}: there is no checkpoint in this repository")
-    return Path(folder)

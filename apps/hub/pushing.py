@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.hub import address as hub
+from apps.hub.card import Known, card, read_json_files
 from dataset.command_line import told
 from runtime.errors import ConfigError, disk_errors
 from runtime.text import run_named, shown
@@ -73,8 +74,6 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
         CheckpointError, ConfigError: there is no checkpoint of ours, the address is none, or the
             folder cannot be written.
     """
-    from apps.hub.card import Known, card
-
     address = hub.parse_address(f"{hub.SCHEME}{repo}")
     if address is None or address.revision is not None:
         raise ConfigError(f"{repo}: accepted: OWNER/NAME (--revision names a branch)")
@@ -97,8 +96,6 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
 
 def evaluations_of(trained: TrainedModel) -> dict[str, dict[str, Any]]:
     """Return what evaluations of the checkpoint have written into the run's folder, by file."""
-    from apps.hub.card import read_json_files
-
     found = read_json_files(sorted(trained.weights.parent.glob("eval*.json")))
     return {name: content for name, content in found.items() if content.get("step") == trained.step}
 
@@ -159,8 +156,6 @@ def overview(folder: Path) -> str:
 
 def manifests(trained: TrainedModel) -> dict[str, dict[str, Any]]:
     """Return the manifests of the run's data by folder, where they are still there."""
-    from apps.hub.card import read_json_files
-
     found = {}
     for folder in [*trained.run.data_folders("train"), *trained.run.data_folders("test")]:
         for content in read_json_files([Path(folder, "manifest.json")]).values():

@@ -42,7 +42,8 @@ def tell_rounds(rounds: Sequence[Round], chain: int) -> Iterator[Told]:
             if (cell := int(one.taken_back[chain])) >= 0:
                 then = f"so {_place(cell, before)} is not {guesses.pop()}"
                 if number < len(rounds):
-                    then += _but(rounds[number].before[chain, cell])
+                    others = _symbols(rounds[number].before[chain, cell])
+                    then += f" but {others[0]}" if len(others) == 1 else ""
             ending = f"contradiction: {why}; {then}"
         elif verdict == DECIDED:
             ending = "all cells are decided"
@@ -52,12 +53,6 @@ def tell_rounds(rounds: Sequence[Round], chain: int) -> Iterator[Told]:
         yield Told(left, list(_struck(before, after, guess)), ending)
         if verdict == DECIDED:
             return
-
-
-def _but(others: np.ndarray) -> str:
-    """Say what a cell is whose guess was taken back, where one digit is left."""
-    left = _symbols(others)
-    return f" but {left[0]}" if len(left) == 1 else ""
 
 
 def _struck(before: np.ndarray, after: np.ndarray, guess: int) -> Iterator[str]:

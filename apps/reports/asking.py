@@ -13,6 +13,7 @@ from models.architectures import ArchConfig
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import CheckpointError, DatasetError
+from runtime.text import many
 from training.checkpoint.trained_model import TrainedModel
 
 if TYPE_CHECKING:
@@ -102,3 +103,16 @@ def search_for(
         search = Search(model, model.eval(), arch, ranks, settings, seed)
         (found,) = search([(row, puzzle.tokens)], note)
     return found, rounds
+
+
+def verdict_of(puzzle: Puzzle, found: "Found", num_chains: int) -> tuple[str, bool]:
+    """Return in a line how a search ended, and whether it has solved the puzzle."""
+    taken_back = f"{many(found.taken_back, 'guess', 'guesses')} taken back"
+    ends = f"{taken_back}, {many(found.restarts, 'restart')}"
+    effort = f"{many(found.rounds, 'round')} of {many(num_chains, 'chain')}, {ends}"
+    if found.answer is None:
+        return f"no answer: no chain has decided all cells in {effort}", False
+    answer = puzzle.kind.to_grid(found.answer)
+    said = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
+    told = f"answer: {said.words}; chain {(found.chain or 0) + 1}, after {effort}"
+    return told, said.solved is True

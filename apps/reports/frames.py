@@ -26,7 +26,7 @@ from apps.reports.boards import (
 from apps.reports.drawing import Picture
 from dataset.kinds.base import Puzzle
 from evaluation.solve import Reasoning
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, disk_errors
 from runtime.files import replacing
 from runtime.text import many, shown
 
@@ -157,12 +157,10 @@ def animate(frames: Sequence[Frame], path: Path) -> str:
         ConfigError: the file cannot be written, or Pillow is missing.
     """
     content = gif(frames)
-    try:
+    with disk_errors(path, ConfigError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(content)
-    except OSError as error:
-        raise ConfigError(f"animate={path}: cannot be written: {error.strerror}") from None
     return f"{path} ({len(content) / 1000:.0f} kB)"
 
 

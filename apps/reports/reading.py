@@ -6,6 +6,7 @@ what cannot be read becomes a note.
 import csv
 import json
 import math
+import os
 import re
 from array import array
 from collections.abc import Iterator
@@ -143,16 +144,10 @@ def find_runs(folder: Path, depth: int = 4) -> list[Path]:
     """
     if is_run(folder):
         return [folder]
-    inner = (
-        [p for p in _entries(folder, "*") if p.name[0] != "." and _is_folder(p)] if depth else []
-    )
+    entries = _entries(folder, "*") if depth else []
+    # Not `Path.is_dir`, which raises where it may not look.
+    inner = [path for path in entries if path.name[0] != "." and os.path.isdir(path)]
     return [run for path in inner for run in find_runs(path, depth - 1)]
-
-
-def _is_folder(path: Path) -> bool:
-    with suppress(OSError):
-        return path.is_dir()
-    return False
 
 
 def _entries(folder: Path, pattern: str) -> list[Path]:

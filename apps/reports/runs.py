@@ -51,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run = None if options.watch == _ALL else options.watch
             watch(options.folder, run, max(0.1, options.interval))
         else:
-            show(_runs(options.folder), for_programs=options.json)
+            runs = _runs(options.folder)
+            text = json.dumps(list(map(as_json, runs)), indent=1) if options.json else _listed(runs)
+            sys.stdout.write(f"{text}\n")
     except ConfigError as error:
         print_error(str(error))
         return exit_code(error) or 1
@@ -67,12 +69,6 @@ def _runs(folder: Path) -> list[Status]:
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; runs.py FOLDER looks elsewhere")
     return list_runs(folder)
-
-
-def show(runs: Sequence[Status], *, for_programs: bool) -> None:
-    """Print the list of runs."""
-    text = json.dumps(list(map(as_json, runs)), indent=1) if for_programs else _listed(runs)
-    sys.stdout.write(f"{text}\n")
 
 
 def _listed(runs: Sequence[Status]) -> str:

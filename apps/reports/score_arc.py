@@ -24,7 +24,7 @@ from dataset.command_line import integer
 from dataset.format.files import read_json
 from evaluation.evaluators.arc import PuzzleNames, Tally, parse_tasks, score, submission
 from evaluation.puzzles import parse_names
-from runtime.errors import EXIT_DATA, DatasetError
+from runtime.errors import EXIT_DATA, DatasetError, disk_errors
 from runtime.files import open_regular, write_atomically
 from runtime.text import shown
 
@@ -69,10 +69,8 @@ def run(
 
     scores, attempts = score(tasks, tally, ks), submission(tasks, tally)
     if submission_path is not None:
-        try:
+        with disk_errors(submission_path, DatasetError):
             write_atomically(submission_path, json.dumps(attempts) + "\n")
-        except OSError as error:
-            raise DatasetError(f"{submission_path}: {error.strerror or error}") from None
     if tally.num_unmatched:
         rows = f"{tally.num_unmatched} of {tally.num_predictions} predictions"
         sys.stderr.write(f"{rows} belong to no test input of their task and have no vote\n")

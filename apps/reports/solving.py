@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from apps.reports.asking import kind_read_by, load_for, note_on, search_for
+from apps.reports.asking import kind_read_by, load_for, note_on, search_for, verdict_of
 from apps.reports.boards import Board
 from apps.reports.terminal import as_text
 from dataset.kinds.arc import ARC, arc_puzzles, read_arc_task
@@ -32,7 +32,6 @@ from training.tracking import warn
 if TYPE_CHECKING:
     import torch
 
-    from apps.lattice.search import Found
     from apps.reports.frames import Frame
     from evaluation.solve import Reasoning
     from models.act import ACTLossHead
@@ -136,26 +135,13 @@ def _deduced(
         row = puzzle.row if puzzle.place else number
         found, rounds = search_for(puzzle, model, device, config.search, row=row, seed=config.seed)
         lines = [note] if (note := note_on(puzzle)) else []
-        answer, said, solved = puzzle.question, None, False
-        if found.answer is not None:
-            answer = puzzle.kind.to_grid(found.answer)
-            verdict = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
-            said, solved = verdict.words, verdict.solved is True
         if found.chain is not None:
             lines += tell(rounds, found.chain)
+        answer = puzzle.question if found.answer is None else puzzle.kind.to_grid(found.answer)
         lines.append(as_text(Board(puzzle, answer), colour=colours(sys.stdout)))
-        lines.append(verdict_of(found, said, config.search.chains))
+        verdict, solved = verdict_of(puzzle, found, config.search.chains)
+        lines.append(verdict)
         yield "\n".join(lines), solved, partial(frames_of_rounds, puzzle, rounds, found)
-
-
-def verdict_of(found: "Found", said: str | None, num_chains: int) -> str:
-    """Return in a line how a search ended; what it answers is `said`."""
-    taken_back = f"{many(found.taken_back, 'guess', 'guesses')} taken back"
-    ends = f"{taken_back}, {many(found.restarts, 'restart')}"
-    effort = f"{many(found.rounds, 'round')} of {many(num_chains, 'chain')}, {ends}"
-    if said is None:
-        return f"no answer: no chain has decided all cells in {effort}"
-    return f"answer: {said}; chain {(found.chain or 0) + 1}, after {effort}"
 
 
 def quoted(override: str) -> str:

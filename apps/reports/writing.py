@@ -50,11 +50,8 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> tuple[P
             break
     else:
         raise ConfigError(f"{output}: the page has over {MAX_BYTES / 1e6:.0f} MB: name fewer runs")
-    try:
-        with replacing(output) as file:
-            file.write(content)
-    except OSError as error:
-        raise ConfigError(f"{output}: cannot be written: {error.strerror or error}") from None
+    with disk_errors(output, ConfigError), replacing(output) as file:
+        file.write(content)
     return output, len(content)
 
 

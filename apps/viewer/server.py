@@ -8,7 +8,7 @@ paths.
 import json
 import re
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingTCPServer
@@ -117,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
         if refusal := self._refusal():
             self._say(*refusal)
         elif name in _FILES:
-            self._send(_content(name), _FILES[name])
+            self._send((_PAGE / (name or "index.html")).read_bytes(), _FILES[name])
         else:
             self._say("there is no such page", 404)
 
@@ -180,11 +180,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
-
-
-@cache
-def _content(name: str) -> bytes:
-    return (_PAGE / (name or "index.html")).read_bytes()
 
 
 def _parsed(body: bytes) -> Any:

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from apps.lattice.search import Found, Round
-from apps.reports.asking import load_for, note_on, search_for
+from apps.reports.asking import load_for, note_on, search_for, verdict_of
 from apps.reports.boards import (
     Board,
     asked,
@@ -207,9 +207,4 @@ def _search(
 
     settings = SearchSettings(chains=asked.breadth, rounds=asked.rounds)
     found, rounds = search_for(puzzle, model, device, settings, watch=watch)
-    taken_back = many(found.taken_back, "guess", "guesses")
-    effort = f"{many(found.rounds, 'round')}, {taken_back} taken back"
-    summary = f"no answer: no chain has decided all cells in {effort}"
-    if found.answer is not None:
-        summary = f"chain {(found.chain or 0) + 1} answers after {effort}"
-    return frames_of_rounds(puzzle, rounds, found), summary
+    return frames_of_rounds(puzzle, rounds, found), verdict_of(puzzle, found, asked.breadth)[0]

@@ -83,10 +83,6 @@ def test_a_checkpoint_with_other_data_and_a_damaged_one(
     other = f"data_path={tasks_data}"
     finished = run_python("pretrain.py", *tiny_settings, other)
     assert_one_line(finished, 4, str(folder / "step_1"), "does not fit the data")
-    finished = run_python("evaluate.py", f"checkpoint={folder}", other)
-    assert_one_line(finished, 4, "step_1", "does not fit", "vocab_size 6, not 8")
-    finished = run_python("evaluate.py", f"checkpoint={folder}", "data_path=nowhere")
-    assert_one_line(finished, 3, "nowhere")
     weights = folder / "step_1" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     finished = run_python("evaluate.py", f"checkpoint={folder / 'step_1'}")

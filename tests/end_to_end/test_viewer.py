@@ -108,7 +108,7 @@ def test_what_is_there_is_listed(client: Client, sudoku_run: Path, sudoku_data: 
     assert found["records"] == model["records"] == []
 
 
-def test_each_step_is_told_and_then_the_answer(client: Client, sudoku_data: Path) -> None:
+def test_a_thought_is_told_step_by_step_and_saved(client: Client, sudoku_data: Path) -> None:
     (puzzle,) = puzzles_of(PuzzleDataset([sudoku_data], "test"), SUDOKU, slice(2, 3))
     text = "".join(map(str, puzzle.question.flat))
     typed = client.events(puzzle={"text": text}, depth=3)
@@ -125,6 +125,10 @@ def test_each_step_is_told_and_then_the_answer(client: Client, sudoku_data: Path
     several = client.events(puzzle={"text": text}, depth=2, breadth=3)
     assert several[1]["frame"]["title"] == "chain 1 of 3, ACT step 1 of 2"
     assert re.search(r"(1 of 3 gives|[23] of 3 give) this answer", several[-1]["summary"])
+    thought = several[-1]["thought"]
+    assert client.ask("save", thought=thought).startswith(b"GIF89a")
+    told = client.refused("save", thought=thought - 1)
+    assert told == "this thought is too long ago: solve the puzzle again"
 
 
 def test_a_round_counts_what_is_open_after_it() -> None:
@@ -134,13 +138,6 @@ def test_a_round_counts_what_is_open_after_it() -> None:
     board = board_of_candidates(puzzle, candidates)
     told = shown(Frame(board, "round 1 of 2", ["13 cells open", "4 candidates struck", ""]))
     assert (told["verdict"], told["words"]) == ("12 cells open", ["4 candidates struck"])
-
-
-def test_the_last_thought_is_saved(client: Client) -> None:
-    thought = client.events(puzzle={"data": 0, "row": 0}, depth=2)[-1]["thought"]
-    assert client.ask("save", thought=thought).startswith(b"GIF89a")
-    told = client.refused("save", thought=thought - 1)
-    assert told == "this thought is too long ago: solve the puzzle again"
 
 
 def test_examples_are_of_the_models_kind_and_size(
@@ -522,24 +519,20 @@ def test_a_typed_sudoku_is_solved_by_the_newest_checkpoint(
 ) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    def chosen() -> str:
-        return element(page, "model").find_element("css selector", "option:checked").text
-
     (puzzle,) = puzzles_of(PuzzleDataset([sudoku_data], "test"), SUDOKU, slice(0, 1))
     cells = "".join(str(digit) if digit else "." for digit in puzzle.question.flat)
     type_in(page, *cells)
     assert grid_of(page) == cells
-    assert chosen() == f"{sudoku_run}, step 12 (Sudoku)"
     save_run(sudoku_run, sudoku_data, step=1300)
     press(page, Keys.ENTER)
     verdict, told = solved(page), list[Any]()
-    assert chosen() == f"{sudoku_run}, step 1,300 (Sudoku)"
+    chosen = element(page, "model").find_element("css selector", "option:checked")
+    assert chosen.text == f"{sudoku_run}, step 1,300 (Sudoku)"
     Thinker().think(find([sudoku_run], []).models[0].trained, puzzle, Asked(), told.append)
-    done = told[-1]
-    assert verdict == done["done"][-1]["verdict"]
-    answer = re.findall(r">([^<]*)</text>", done["done"][-1]["svg"])
-    assert digits_of(page) == "".join(answer)
-    assert element(page, "place").text == f"{done['settled']} / 3"
+    last = told[-1]["done"][-1]
+    assert verdict == last["verdict"]
+    assert digits_of(page) == "".join(re.findall(r">([^<]*)</text>", last["svg"]))
+    assert element(page, "place").text == f"{told[-1]['settled']} / 3"
     leave_fields(page)
     press(page, ",", ",", ",", ".")
     assert element(page, "place").text == "1 / 3"

@@ -170,12 +170,6 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run_and_others_have_their_own(
     assert (resumed["id"], resumed["resume"]) == (first.run_ids["wandb"], "allow")
 
 
-@pytest.mark.parametrize("mode", ["online", "offline"])
-def test_a_mode_asked_for_is_taken(wandb: FakeWandb, three_steps: Any, mode: str) -> None:
-    three_steps("logger=wandb", f"logger.mode={mode}")
-    assert wandb.calls[0][1]["mode"] == mode
-
-
 @pytest.mark.parametrize(
     ("fault", "called"), [("init", WHOLE[:1]), ("log", WHOLE[:2]), ("finish", WHOLE)]
 )
@@ -209,22 +203,14 @@ def test_a_finish_that_hangs_is_left_alone(
 KEY = "k" * 40
 
 
-class AnswersNotFound(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:  # noqa: N802
-        self.send_error(404)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, int]]:
-    """Ports of a server that answers, if only that it has no such page, of one that takes
-    connections and never answers, and of none.
+    """Ports of a server that answers, if only that it knows no GET, of one that takes connections
+    and never answers, and of none.
     """
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
-        HTTPServer(("127.0.0.1", 0), AnswersNotFound) as answering,
+        HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as answering,
     ):
         threading.Thread(target=answering.serve_forever, daemon=True).start()
         silence = silent.getsockname()[1]
@@ -233,14 +219,16 @@ def servers() -> Iterator[dict[str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("server", "login", "mode"),
+    ("server", "login", "mode", "asked"),
     [
-        *(("answering", "key", "online"), ("answering", "127.0.0.1", "online")),
-        *(("answering", "elsewhere", "offline"), ("answering", "?", "offline")),
-        *((server, "key", "offline") for server in ("silent", "refused", "not a url")),
+        *(("answering", "key", "online", []), ("answering", "127.0.0.1", "online", [])),
+        *(("answering", "elsewhere", "offline", []), ("answering", "?", "offline", [])),
+        *((server, "key", "offline", []) for server in ("silent", "refused", "not a url")),
+        ("answering", "key", "offline", ["logger.mode=offline"]),
+        ("refused", "?", "online", ["logger.mode=online"]),
     ],
 )
-def test_online_needs_a_key_for_the_server_and_its_answer(
+def test_online_is_asked_for_or_needs_a_key_for_the_server_and_its_answer(
     wandb: FakeWandb,
     three_steps: Any,
     servers: dict[str, int],
@@ -250,6 +238,7 @@ def test_online_needs_a_key_for_the_server_and_its_answer(
     server: str,
     login: str,
     mode: str,
+    asked: list[str],
 ) -> None:
     line = "not of this form" if login == "?" else f"machine {login} login user password {KEY}"
     (tmp_path / "netrc").write_text(line)
@@ -259,7 +248,7 @@ def test_online_needs_a_key_for_the_server_and_its_answer(
     if login == "key":
         monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setattr(logs, "_REACH_SECONDS", 0.3)
-    three_steps("logger=wandb")
+    three_steps("logger=wandb", *asked)
     assert (wandb.calls[0][1]["mode"], warnings) == (mode, [])
 
 
@@ -329,29 +318,23 @@ def require_equal(run_dir: Path) -> None:
     assert repr(sorted(in_mlflow(run_dir).items())) == repr(sorted(renamed.items()))
 
 
-def test_both_have_every_record_of_the_file(run_dir: Path, warnings: list[str]) -> None:
+def test_both_have_every_record_of_the_file_also_after_a_resume(
+    run_dir: Path, warnings: list[str]
+) -> None:
     long = "optimizer.groups.all.params=[" + ",".join(["x" * 999] * 9) + ",*]"
     many = {f"more/{number}": number for number in range(1200)}  # More than a request takes.
     with open_tracker(config(BOTH, long), run_dir, None) as tracker:
         tracker.log([trained(1), {**trained(2), **ODD, "note": "text is left out"}])
         tracker.log([evaluated(2), {**trained(3), **many}])
-    assert len(written(run_dir)["train/lr"]) == 3
+    with open_tracker(config(BOTH, long), run_dir, at(3, tracker, position=0)) as resumed:
+        resumed.log([trained(4), evaluated(4)])
+    assert resumed.run_ids == tracker.run_ids
+    assert len(written(run_dir)["train/lr"]) == 4
     require_equal(run_dir)
     _, run = the_mlflow_run(run_dir)
     assert (run.info.run_name, run.info.status) == ("n", "FINISHED")
     assert (run.data.params["lr"], run.data.params["arch.loss.loss_type"][:4]) == ("0.0001", "stab")
     assert len(run.data.params["optimizer.groups.all.params"]) == 6000
-    assert warnings == []
-
-
-def test_a_resumed_run_goes_on_in_both(run_dir: Path, warnings: list[str]) -> None:
-    records = [trained(1), trained(2), evaluated(2), trained(3), trained(4), evaluated(4)]
-    with open_tracker(config(BOTH), run_dir, None) as tracker:
-        tracker.log(records[:3])
-    with open_tracker(config(BOTH), run_dir, at(2, tracker, position=0)) as resumed:
-        resumed.log(records[3:])
-    assert resumed.run_ids == tracker.run_ids
-    require_equal(run_dir)
     assert warnings == []
 
 

@@ -13,7 +13,6 @@ import torch
 
 from apps.bench import benchmark
 from models.config import DataFacts
-from runtime.errors import ConfigError
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 
@@ -142,49 +141,38 @@ def test_peak_is_the_best_of_all_passes(monkeypatch: Any) -> None:
 # Comparing with an earlier report
 
 
-def marks(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """The last column of the lines of a case."""
-    lines = benchmark.as_table(new, old).splitlines()
-    return [line.split()[-1] for line in lines if line.startswith("tiny  ")]
-
-
-def test_a_time_longer_by_more_than_five_percent_is_marked(report: Any) -> None:
-    number = len(report["cases"][0]["lines"])
-    for factor, mark in ((1.04, "1.040"), (1.06, "SLOWER"), (0.9, "faster")):
-        slower = copy.deepcopy(report)
-        for line in slower["cases"][0]["lines"]:
-            line["milliseconds"] *= factor
-        assert marks(report, slower) == [mark] * number
-
-
-def test_what_else_has_changed_is_said(report: Any) -> None:
-    old = copy.deepcopy(report)
-    old["environment"] |= {"torch": "1.0", "cpu": "abacus"}
-    old["cases"][0]["compiled"] = True
-    text = benchmark.as_table(report, old)
-    assert f"not the code alone has changed: torch 1.0 -> {torch.__version__}; cpu abacus" in text
-    assert "tiny: compiled True -> False" in text
-    assert marks(old, report) == ["1.000"] * len(report["cases"][0]["lines"])
-
-
-@pytest.mark.parametrize("other", [{"batch_size": 8}, {"name": "small"}])
-def test_other_cases_are_not_compared(report: Any, other: dict[str, Any]) -> None:
-    old = copy.deepcopy(report)
-    old["cases"][0] |= other
-    assert marks(old, report) == marks({**report, "cases": []}, report)
-    said = "batch_size 8 -> 4" in benchmark.as_table(report, old)
-    assert said == ("batch_size" in other)
+def rows(text: str) -> list[list[str]]:
+    """The words of each line of the case."""
+    return [line.split() for line in text.splitlines() if line.startswith("tiny  ")]
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "No such file"), ("{", "Expecting"), ("[]", "is not what this")]
+    ("environment", "case", "ratio", "mark", "note"),
+    [
+        ({}, {}, 1.04, "1.040", ""),
+        ({}, {}, 1.06, "SLOWER", ""),
+        ({}, {}, 0.9, "faster", ""),
+        ({"cpu": "abacus"}, {}, 1, "1.000", "not the code alone has changed: cpu abacus -> "),
+        ({}, {"compiled": True}, 1, "1.000", "tiny: compiled True -> False"),
+        ({}, {"batch_size": 8}, 1, None, "tiny: batch_size 8 -> 4"),
+        ({}, {"name": "small"}, 1, None, ""),
+    ],
 )
-def test_a_file_that_is_no_report_is_refused(content: Any, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "old.json"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(ConfigError, match=message):
-        benchmark.read_report(path)
+def test_times_are_set_against_those_of_an_earlier_report(
+    report: Any, environment: Any, case: Any, ratio: float, mark: str | None, note: str
+) -> None:
+    old = copy.deepcopy(report)
+    old["environment"] |= environment
+    old["cases"][0] |= case
+    for line in old["cases"][0]["lines"]:
+        line["milliseconds"] /= ratio
+    text = benchmark.as_table(report, old)
+    if mark is None:  # Another case.
+        assert rows(text) == rows(benchmark.as_table(report))
+    else:
+        assert [row[-1] for row in rows(text)] == [mark] * len(report["cases"][0]["lines"])
+    assert ("note: " in text) == bool(note)
+    assert note in text
 
 
 # The command line
@@ -214,12 +202,16 @@ def test_main_writes_the_json_and_prints_the_table(
         (["num_threads=0"], "num_threads=0"),
         (["arch.attention=fa3", "device=cpu"], "arch.attention=fa3 needs a CUDA device"),
         (["--output", "no/such/folder/x.json"], "--output no/such/folder/x.json"),
+        (["--compare", "gone.json"], "--compare gone.json: is not what this script writes"),
+        (["--compare", "/dev/null"], "Expecting value"),
+        (["--compare", "list.json"], "list indices must be integers"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
     arguments: list[str], message: str, monkeypatch: Any, tmp_path: Path, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.json").write_text("[]")
     monkeypatch.setattr(benchmark, "measure", lambda *arguments: pytest.fail("it measured"))
     with pytest.raises(SystemExit) as stop:
         benchmark.main(["--case", "small", *arguments])
@@ -227,7 +219,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     *_, last = capsys.readouterr().err.splitlines()
     assert message in last
     assert last.startswith("benchmark.py: ")
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["list.json"]
 
 
 def test_on_a_cpu_nothing_is_compiled_unless_asked() -> None:

@@ -16,7 +16,7 @@ import apps.export.writing as exported
 from apps.export import exporting, trial
 from apps.export.exporting import main
 from apps.export.step import ExportedStep
-from apps.export.trial import Arrays, Run, Tried, compare, in_torch, opened
+from apps.export.trial import Arrays, Run, compare, in_torch, opened
 from apps.export.writing import write_onnx
 from runtime.errors import CheckpointError
 from tests.unit.apps.export.test_step import FORMS, RANDOM, TRM, built, puzzles
@@ -107,7 +107,7 @@ def test_the_recurrence_takes_puzzles_and_a_number_of_steps(smallest: Any) -> No
     }
     assert session.get_modelmeta().custom_metadata_map == {"arch": "tiny"}
     assert str(ROOT).encode() not in path.read_bytes()
-    told = compare(run, step, exact, Tried("tests", arrays_of(4)))
+    told = compare(run, step, exact, arrays_of(4))
     assert_equal_tokens(told, 1)
 
 
@@ -136,7 +136,7 @@ def test_every_architecture_and_head(form: str, written: Any) -> None:
     path, run = written(step)
     onnx.checker.check_model(path, full_check=True)
     # Symmetric models answer all open cells of a puzzle alike: ties are broken by rounding.
-    assert_equal_tokens(compare(run, step, exact, Tried("tests", arrays_of(4))), 0.75)
+    assert_equal_tokens(compare(run, step, exact, arrays_of(4)), 0.75)
 
 
 @pytest.mark.slow
@@ -186,8 +186,8 @@ def test_a_file_that_differs_is_found_out(wrong: str) -> None:
         return outputs | {"logits": logits}
 
     with pytest.raises(CheckpointError, match="the file is wrong, and not kept"):
-        compare(run, step, exact, Tried("tests", arrays_of(4)))
-    assert "100.00%" in compare(here, step, exact, Tried("random tokens"))
+        compare(run, step, exact, arrays_of(4))
+    assert "100.00%" in compare(here, step, exact, None)
 
 
 @pytest.mark.parametrize(

@@ -60,5 +60,5 @@ def test_a_gif_has_a_picture_for_each_frame(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="animate=.*file/out.gif: cannot be written"):
+    with pytest.raises(ConfigError, match=r"file/out\.gif: "):
         animate(frames_of_steps(reasoning(q_halt=(0.25, 0.5, 0.875))), tmp_path / "file/out.gif")

@@ -155,8 +155,8 @@ def test_what_cannot_be_written_or_found_is_one_line(
     output = tmp_path / "no" / "such" / "folder.html"
     for arguments, told in (
         (["nowhere"], "nowhere: no such folder"),
-        ([str(folder), "-o", str(output)], f"{output}: cannot be written: No such file"),
-        ([str(folder), "-o", str(tmp_path)], "cannot be written"),
+        ([str(folder), "-o", str(output)], f"{output}: No such file"),
+        ([str(folder), "-o", str(tmp_path)], f"{tmp_path}: Is a directory"),
     ):
         assert report.main(arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
