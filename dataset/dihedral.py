@@ -37,8 +37,5 @@ def all_views(boards: np.ndarray) -> np.ndarray:
 
 def view_keys(boards: np.ndarray) -> list[bytes]:
     """Return a key of each board, uint8 [N, cells]: equal for two that are views of each other."""
-    views = all_views(boards)
-    return [
-        min(view.tobytes() for view in views[first : first + NUM_VIEWS])
-        for first in range(0, len(views), NUM_VIEWS)
-    ]
+    views = all_views(boards).reshape(len(boards), NUM_VIEWS, -1)
+    return [min(map(bytes, of_board)) for of_board in views]

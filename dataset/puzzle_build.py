@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dataset import sources
-from dataset.command_line import SEED, Flags, Parser, given, integer, told
+from dataset.command_line import SEED, Flags, Parser, flag, given, integer, told
 from dataset.format.files import file_sha256, write_json
 from dataset.format.schema import BLANK_NAME, IDENTIFIERS_NAME
 from dataset.format.writing import Fields, atomic_build, write_manifest, write_puzzles
@@ -122,8 +122,8 @@ class PuzzleBuild(ABC):
         description = f"Build a {cls.kind} data set. Test puzzles are never augmented."
         program = f"build_{cls.kind}_dataset.py"
         parser = Parser(prog=program, description=description, allow_abbrev=False)
-        for flag, settings in cls._flags().items():
-            parser.add_argument(flag, **settings)
+        for name, settings in cls._flags().items():
+            parser.add_argument(name, **settings)
         options = parser.parse_all(arguments)
         if options.source == "hf":
             options.source_repo = options.source_repo or cls.repository
@@ -140,36 +140,29 @@ class PuzzleBuild(ABC):
 
     @classmethod
     def _flags(cls) -> Flags:
-        positive = {"type": integer(1), "metavar": "N"}
-        default = f"(default: all; with --source generate {_DEFAULT_COUNT})"
+        number, default = integer(1), f"(default: all; with --source generate {_DEFAULT_COUNT})"
         return {
-            "--output-dir": {
-                "type": Path,
-                "metavar": "DIR",
-                "help": f"folder to write (default with --source hf: {cls.output_dir})",
-            },
-            "--source": {
-                "default": "hf",
-                "metavar": "hf|generate|FOLDER",
-                "help": "hf: a data set of the Hugging Face hub; generate: new puzzles; FOLDER:"
-                " train.csv and test.csv in it, or the same as .csv.gz if those are missing, with"
-                f" the columns {','.join(sources.CSV_COLUMNS)}{cls.csv_contents} (default: hf)",
-            },
-            "--source-repo": {
-                "metavar": "REPO",
-                "help": f"the data set for --source hf (default: {cls.repository})",
-            },
+            "--output-dir": flag(
+                f"folder to write (default with --source hf: {cls.output_dir})", Path
+            ),
+            "--source": flag(
+                "hf: a data set of the Hugging Face hub; generate: new puzzles; FOLDER: train.csv"
+                " and test.csv in it, or the same as .csv.gz if those are missing, with the columns"
+                f" {','.join(sources.CSV_COLUMNS)}{cls.csv_contents}",
+                default="hf",
+                metavar="hf|generate|FOLDER",
+            ),
+            "--source-repo": flag(f"the data set for --source hf (default: {cls.repository})"),
             "--size": cls.own_flags["--size"],
-            "--subsample-size": positive
-            | {"help": f"training puzzles, chosen at random without replacement {default}"},
-            "--test-size": positive | {"help": f"test puzzles {default}"},
-            "--selection-size": positive
-            | {
-                "help": "also write the split selection: puzzles by which a checkpoint is chosen,"
-                " training ones that were left over, or else test ones, or else new mazes"
-            },
+            "--subsample-size": flag(f"training puzzles, chosen at random {default}", number),
+            "--test-size": flag(f"test puzzles {default}", number),
+            "--selection-size": flag(
+                "also write the split selection: puzzles by which a checkpoint is chosen, training"
+                " ones that were left over, or else test ones, or else new mazes",
+                number,
+            ),
             **cls.own_flags,
-            "--seed": {"type": SEED, "default": 0, "help": "of all random choices (default: 0)"},
+            "--seed": flag("of all random choices", SEED, 0),
         }
 
     def command(self) -> list[str]:

@@ -90,10 +90,10 @@ def _over_sets(lines: list[Any], name: str) -> tuple[Estimate, int] | None:
     """Return a share over the puzzles of all sets, a line each, and their number."""
     known = [(estimate_of(at(one, name)), number(at(one, "num_puzzles"))) for one in lines]
     parts = [(share, int(count)) for share, count in known if share is not None and count]
+    if len(parts) < 2:
+        return next(iter(parts), None)
     total = sum(count for _, count in parts)
-    found = parts[0][0] if len(parts) == 1 else None
-    if len(parts) > 1:
-        found = share_of(sum(share.value * count for share, count in parts) / total, total)
+    found = share_of(sum(share.value * count for share, count in parts) / total, total)
     return (found, total) if found else None
 
 

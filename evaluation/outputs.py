@@ -49,17 +49,19 @@ class Outputs(contextlib.AbstractContextManager["Outputs"]):
             field: _row_format(field, metadata.seq_len, metadata.vocab_size) for field in fields
         }
         if fields:
-            self._on_main(partial(self._open, batches.num_examples))
+            _act_on_main(partial(self._open, batches.num_examples), folder, ranks)
 
     def _open(self, num_examples: Mapping[str, int]) -> None:
         make_own_folder(self._folder)
-        for name, number in num_examples.items():
-            for field, (dtype, shape) in self._formats.items():
-                descr = np.lib.format.dtype_to_descr(dtype)
-                header = {"descr": descr, "fortran_order": False, "shape": (number, *shape)}
-                file = self._writing.enter_context(replacing(self._folder / f"{name}__{field}.npy"))
-                np.lib.format.write_array_header_1_0(file, header)
-                self._files[name, field] = file
+        with contextlib.ExitStack() as opened:  # Where one cannot be opened, none stays.
+            for name, number in num_examples.items():
+                for field, (dtype, shape) in self._formats.items():
+                    descr = np.lib.format.dtype_to_descr(dtype)
+                    header = {"descr": descr, "fortran_order": False, "shape": (number, *shape)}
+                    file = opened.enter_context(replacing(self._folder / f"{name}__{field}.npy"))
+                    np.lib.format.write_array_header_1_0(file, header)
+                    self._files[name, field] = file
+            self._writing = opened.pop_all()
 
     def write(self, set_name: str, step: LossOutput, count: int) -> None:
         """Save this rank's slice of a batch, after the last ACT step; the first `count` rows of the
@@ -79,25 +81,14 @@ class Outputs(contextlib.AbstractContextManager["Outputs"]):
                 values = np.ascontiguousarray(rows[:count].numpy(), self._formats[field][0])
                 self._files[set_name, field].write(values.data)
 
-        self._on_main(append)
+        _act_on_main(append, self._folder, self._ranks)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            self._discard()
+            with contextlib.suppress(OSError):  # What is still buffered may not fit on the disk.
+                self._writing.__exit__(OSError, OSError("given up"), None)
         elif self._formats:
-            self._on_main(self._writing.close)
-
-    def _on_main(self, action: Callable[[], None]) -> None:
-        """Act on rank 0; where that fails, remove the files and raise OutputError on all ranks."""
-        try:
-            _act_on_main(action, self._folder, self._ranks)
-        except OutputError:
-            self._discard()
-            raise
-
-    def _discard(self) -> None:
-        with contextlib.suppress(OSError):  # What is still buffered may not fit on the disk.
-            self._writing.__exit__(OSError, OSError("given up"), None)
+            _act_on_main(self._writing.close, self._folder, self._ranks)
 
 
 def _row_format(field: str, seq_len: int, vocab_size: int) -> tuple[np.dtype, tuple[int, ...]]:

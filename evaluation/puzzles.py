@@ -40,14 +40,16 @@ def kind_of_data(dataset: PuzzleDataset) -> Kind:
     Raises:
         DatasetError: none that is known, or they do not tell.
     """
-    metadata, why = dataset.metadata, "its first rows do not tell of which kind its puzzles are"
+    metadata, path = dataset.metadata, dataset.split_dirs[0] / METADATA_NAME
     facts = DataFacts(metadata.vocab_size, metadata.seq_len, 1, kind=dataset.kind)
     try:
-        if kind := kind_of(facts):
-            return kind
+        kind = kind_of(facts)
     except ValueError as error:
-        why = str(error)
-    raise DatasetError(f"{dataset.split_dirs[0]}: {why}")
+        raise DatasetError(f"{path}: {error}") from None
+    if kind is None:
+        several = "several kinds of puzzles have so many cells and tokens"
+        raise DatasetError(f"{path}: {several}; name theirs as its kind")
+    return kind
 
 
 def parse_puzzle(text: str, kind: Kind | None) -> Puzzle:

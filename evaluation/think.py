@@ -136,33 +136,27 @@ def chain_steps(
 ) -> Iterator[Step]:
     """Return the ACT steps of the chain with this number.
 
+    With `perturb=noise` all chains but the first are disturbed after each step. A row's noise
+    depends on seed, row, chain and step alone.
+
     Args:
         arrays: inputs, as this chain sees them, and puzzle_identifiers, on the host.
         first_row: number of the first puzzle in its set.
         on_device: brings arrays to the device of the model.
     """
     examples = on_device(with_draws(arrays, model, settings.seed, first_row, chain))
-    disturb = disturbance(settings, chain, first_row, examples["inputs"])
-    return steps(forward, model, all_steps(model, examples), disturb)
-
-
-def disturbance(
-    settings: ThinkingSettings, chain: int, first_row: int, inputs: Tensor
-) -> Callable[[ACTCarry], ACTCarry]:
-    """Return what `perturb=noise` does with the carry of a chain after each step; without it, and
-    in the first chain, nothing. A row's noise depends on seed, row, chain and step alone.
-    """
     if settings.perturb != "noise" or chain == 0:
-        return lambda carry: carry
+        return steps(forward, model, all_steps(model, examples))
+    inputs = examples["inputs"]
     keys = row_keys(Stream.CHAINS, settings.seed, first_row, len(inputs), chain)
-    on_device, table = torch.from_numpy(keys).to(inputs.device), noise_table(inputs.device)
+    keys_there, table = torch.from_numpy(keys).to(inputs.device), noise_table(inputs.device)
 
     def disturb(carry: ACTCarry) -> ACTCarry:
-        draws = RowDraws(table, on_device, carry.steps)
+        draws = RowDraws(table, keys_there, carry.steps)
         moved = {name: z + settings.noise * draws.normal(z) for name, z in carry.inner.items()}
         return replace(carry, inner=moved)
 
-    return disturb
+    return steps(forward, model, all_steps(model, examples), disturb)
 
 
 # Batches of a test set

@@ -11,8 +11,8 @@ from pydantic import BeforeValidator
 from models.config import ARCHITECTURES, RecurrenceConfig
 from runtime.registry import import_all, rebuild_schemas
 
-import_all("models", "config")
-import_all("apps", "config")
+import_all("models", "*/config.py")
+import_all("apps", "*/config.py")
 rebuild_schemas()
 
 # How the published configurations call them.

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
 from models.biases.base import ATTENTION_BIASES, require_data
-from models.heads.config import HeadLoss, HeadsConfig, TokenHeadConfig
+from models.heads.config import HeadLoss, HeadsConfig
 from models.heads.schemas import AUXILIARY_HEADS, TOKEN_HEADS
 from models.technique import TechniquesConfig
 from runtime.registry import NONE, NameOf, Registry, import_all, imported, rebuild_schemas
@@ -94,9 +94,7 @@ class LossWeights(Schema):
     def further_fields(cls) -> dict[str, FieldInfo]:
         losses = {name: HeadLoss(0.5, f"{name} head") for name in AUXILIARY_HEADS}
         for name in TOKEN_HEADS:
-            schema = TOKEN_HEADS[name].schema
-            assert issubclass(schema, TokenHeadConfig)
-            losses |= schema.further_losses
+            losses.update(TOKEN_HEADS[name].schema.further_losses)
         return {name: further_field(NonNegativeFloat, *loss) for name, loss in losses.items()}
 
 
@@ -253,6 +251,6 @@ class RecurrenceConfig(Schema):
 ARCHITECTURES = Registry("architecture", RecurrenceConfig, "hrm", "arch")
 """Behind each name stands a `models.recurrence.Recurrence`, its schema is a `RecurrenceConfig`."""
 
-import_all("models.biases", "config")
-import_all("models.techniques")
+import_all("models.biases", "*/config.py")
+import_all("models.techniques", "[!_]*.py")
 rebuild_schemas([RecurrenceConfig])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from models.technique import TECHNIQUES, Technique
+from models.technique import TECHNIQUES
 
 # Settings of `arch` that are gone (docs/log/removed.md), with the value that changed nothing.
 _GONE = {"chains": 1, "rollout_prob": 0.0, "rollout_max_steps": 64, "backprop_loops": None}
@@ -25,7 +25,6 @@ def in_present_terms(arch: Mapping[str, Any], *, training: bool) -> dict[str, An
     techniques, gone = dict(given) if isinstance(given, Mapping) else {}, dict(_GONE)
     for name in TECHNIQUES:
         schema = TECHNIQUES[name].schema
-        assert issubclass(schema, Technique)
         former = schema.former
         gone |= {f"techniques.{name}.{key}": value for key, value in schema.gone.items()}
         off = {key: row.off for key, row in former.items() if row.off is not ...}
@@ -47,9 +46,7 @@ def in_present_terms(arch: Mapping[str, Any], *, training: bool) -> dict[str, An
 def present_name(key: str) -> str | None:
     """Return how a former setting of `arch` is written now; None: it was not one."""
     for name in TECHNIQUES:
-        schema = TECHNIQUES[name].schema
-        assert issubclass(schema, Technique)
-        if row := schema.former.get(key.removeprefix("arch.")):
+        if row := TECHNIQUES[name].schema.former.get(key.removeprefix("arch.")):
             setting = f" arch.techniques.{name}.{row.field}=..." if row.field else ""
             return f"techniques=[{name}]{setting}"
     return None

@@ -29,29 +29,21 @@ _TORCH_S_OWN = "arch.attention=auto (evaluate.py: arch_overrides.attention=auto)
 _LOADED: dict[str, Callable[..., Tensor]] = {}
 
 
-def trunc_normal_(
-    tensor: Tensor, std: float = 1.0, lower: float = -2.0, upper: float = 2.0
-) -> Tensor:
-    """Fill `tensor` from a truncated normal whose *result* has standard deviation `std`, as in JAX;
-    torch's own has less. The cuts are in units of the uncut normal's deviation, or infinite.
+def trunc_normal_(tensor: Tensor, std: float = 1.0) -> Tensor:
+    """Fill `tensor` from a normal cut at twice its deviation, whose *result* has standard deviation
+    `std`, as in JAX; torch's own has less.
     """
     if std == 0 or tensor.is_meta:  # Draws for no memory would load torch's compiler.
         return tensor.zero_()
-    if lower + upper > 0:
-        # The distribution function is precise where it is small: draw the mirror image.
-        return trunc_normal_(tensor, std, -upper, -lower).neg_()
-    below = 0.5 * math.erfc(-lower / math.sqrt(2))
-    mass = 0.5 * math.erfc(-upper / math.sqrt(2)) - below
-    at_lower, at_upper = (math.exp(-0.5 * x**2) / math.sqrt(2 * math.pi) for x in (lower, upper))
-    mean = (at_lower - at_upper) / mass
-    # A density of 0 may belong to an infinite bound.
-    edges = (lower * at_lower if at_lower else 0) - (upper * at_upper if at_upper else 0)
-    scale = std / math.sqrt(1 + edges / mass - mean**2)
+    below = 0.5 * math.erfc(2 / math.sqrt(2))
+    mass = 0.5 * math.erfc(-2 / math.sqrt(2)) - below
+    density = math.exp(-2.0) / math.sqrt(2 * math.pi)
+    scale = std / math.sqrt(1 - 4 * density / mass)
     with torch.no_grad():
-        # Centred in its cell of width 2^-24, so that an infinite bound is never drawn.
+        # Centred in its cell of width 2^-24, so that 0 is never drawn.
         draws = tensor.uniform_().double().add_(2.0**-25).mul_(mass).add_(below)
         torch.special.ndtri(draws, out=draws)
-        return tensor.copy_(draws.clamp_(lower, upper).mul_(scale))
+        return tensor.copy_(draws.clamp_(-2.0, 2.0).mul_(scale))
 
 
 class CastedLinear(nn.Module):
@@ -274,22 +266,12 @@ class _SiluGate(torch.autograd.Function):
         return grad, None
 
 
-class RotaryEmbedding(nn.Module):
-    """Rotary tables (cos, sin), float32 [T, K], for heads of width K whose halves are rotated."""
-
-    cos: Tensor
-    sin: Tensor
-
-    def __init__(self, head_dim: int, num_positions: int, theta: float) -> None:
-        super().__init__()
-        frequencies = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
-        angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
-        angles = torch.cat((angles, angles), dim=-1)
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
-
-    def forward(self) -> tuple[Tensor, Tensor]:
-        return self.cos, self.sin
+def rotary_tables(head_dim: int, num_positions: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Return cos and sin, float32 [T, K], for heads of width K whose halves are rotated."""
+    frequencies = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos(), angles.sin()
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -37,32 +37,12 @@ LOG_PROBS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def cross_entropy(
-    logits: Tensor, labels: Tensor, log_probs: Callable[[Tensor], Tensor], smoothing: float = 0.0
-) -> Tensor:
-    """Cross entropy of each cell.
-
-    Args:
-        logits: [B, S, V].
-        labels: integers [B, S], -100 where there is none.
-        log_probs: turns logits into log probabilities.
-        smoothing: share of the target that is spread evenly over the V tokens.
-    Returns:
-        float32 (float64 stays) [B, S], in nats; 0 where there is no label.
-    """
-    labelled = labels != IGNORE_LABEL_ID
-    logs = log_probs(logits)
-    picked = logs.gather(-1, torch.where(labelled, labels, 0).long().unsqueeze(-1)).squeeze(-1)
-    if smoothing:
-        picked = (1 - smoothing) * picked + smoothing * logs.mean(-1)
-    return torch.where(labelled, -picked, 0.0)
-
-
 class CrossEntropy:
     """How answers are judged. The loss of a plug-in is made alike, and has both methods.
 
     Attributes:
         log_probs: turns logits [..., V] into log probabilities, float32 (float64 stays).
+        smoothing: share of the target that is spread evenly over the V tokens.
     """
 
     def __init__(self, config: ACTLossConfig) -> None:
@@ -72,10 +52,20 @@ class CrossEntropy:
     def __call__(
         self, logits: Tensor, labels: Tensor, log_probs: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Return the loss of each cell, as `cross_entropy`; `log_probs` are those of the token
-        head, whose outputs may be log probabilities already.
+        """Return the cross entropy of each cell, float32 (float64 stays) [B, S], in nats; 0 where
+        there is no label.
+
+        Args:
+            logits: [B, S, V].
+            labels: integers [B, S], -100 where there is none.
+            log_probs: those of the token head, whose outputs may be log probabilities already.
         """
-        return cross_entropy(logits, labels, log_probs, self.smoothing)
+        labelled = labels != IGNORE_LABEL_ID
+        logs = log_probs(logits)
+        picked = logs.gather(-1, torch.where(labelled, labels, 0).long().unsqueeze(-1)).squeeze(-1)
+        if self.smoothing:
+            picked = (1 - self.smoothing) * picked + self.smoothing * logs.mean(-1)
+        return torch.where(labelled, -picked, 0.0)
 
 
 def binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

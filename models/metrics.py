@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from models.config import AUXILIARY_HEADS
-from models.heads.config import AuxiliaryHeadConfig
 
 
 def is_loss(name: str) -> bool:
@@ -35,7 +34,5 @@ def as_reported(figures: Mapping[str, float]) -> dict[str, float]:
     """
     folded = dict(figures)
     for name in AUXILIARY_HEADS:
-        schema = AUXILIARY_HEADS[name].schema
-        assert issubclass(schema, AuxiliaryHeadConfig)
-        folded = schema.reported(folded)
+        folded = AUXILIARY_HEADS[name].schema.reported(folded)
     return folded

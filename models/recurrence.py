@@ -23,9 +23,9 @@ from models.layers import (
     CastedEmbedding,
     CastedSparseEmbedding,
     PositionSwiGLU,
-    RotaryEmbedding,
     SwiGLU,
     add_rms_norm,
+    rotary_tables,
     trunc_normal_,
     weights_cast_once,
 )
@@ -102,6 +102,8 @@ class Recurrence(nn.Module):
     """
 
     lm_head: TokenHead
+    cos: Tensor
+    sin: Tensor
     block: type[Block] = Block
     # The ACT loop that it stands under, where that is not `models.act.ACT`.
     act_type: "type[ACT] | None" = None
@@ -138,7 +140,9 @@ class Recurrence(nn.Module):
         if config.pos_encodings == "learned":
             self.embed_pos = CastedEmbedding(T, D, init_std=D**-0.5, dtype=self.dtype)
         elif config.pos_encodings == "rope":
-            self.rotary_emb = RotaryEmbedding(D // config.num_heads, T, config.rope_theta)
+            cos, sin = rotary_tables(D // config.num_heads, T, config.rope_theta)
+            self.register_buffer("cos", cos, persistent=False)
+            self.register_buffer("sin", sin, persistent=False)
 
     def add_initial_states(self, names: Sequence[str]) -> None:
         """Give each latent z_NAME its fixed random start, the buffer NAME_init [D]; the first one
@@ -206,7 +210,7 @@ class Recurrence(nn.Module):
         states [B, T, D], with gradients.
         """
         injected = self.embed_puzzle(examples["inputs"], examples["puzzle_identifiers"])
-        rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
+        rotary = (self.cos, self.sin) if self.pos_encodings == "rope" else None
         if self.positions_first:
             injected = _positions_first(injected)
             carry = {name: _positions_first(z) for name, z in carry.items()}

@@ -97,20 +97,19 @@ _COMPILERS = {
 
 def missing_for_compiling(device: str) -> str | None:
     """Return what torch's compiler lacks on a device type, in words; None: it is complete."""
-    variable, language, _ = _COMPILERS[device]
-    if not any(map(shutil.which, compilers := _compilers(device))):
-        known = " or ".join(compilers)
+    variable, language, usual = _COMPILERS[device]
+    if _compiler(device) is None:
+        known = os.environ.get(variable) or " or ".join(usual)
         return f"there is no {language} compiler ({known}; {variable} names another)"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         return "Python's C headers are missing (the package python3-dev)"
     return None
 
 
-def _compilers(device: str) -> list[str]:
-    """Return the commands that may be the compiler for a device type, best first."""
+def _compiler(device: str) -> str | None:
     variable, _, usual = _COMPILERS[device]
     named = os.environ.get(variable)
-    return usual if named is None else [named]
+    return next(filter(shutil.which, usual if named is None else [named]), None)
 
 
 def describe_compiler(device: str) -> str:
@@ -119,7 +118,7 @@ def describe_compiler(device: str) -> str:
     if device != "cpu":
         with contextlib.suppress(PackageNotFoundError):
             made_by = f"triton {version('triton')}"
-    elif compiler := next(filter(shutil.which, _compilers(device)), None):
+    elif compiler := _compiler(device):
         command = [compiler, "--version"]
         lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout
         made_by = lines.partition("\n")[0]

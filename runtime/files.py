@@ -78,7 +78,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     with contextlib.suppress(OSError):
         _remove_leftovers(path, "tmp", Path.unlink)
-    with _locked_sibling(path, "tmp", lambda new: new.open("xb").close()) as temporary:
+    with locked_sibling(path, "tmp", lambda new: new.open("xb").close()) as temporary:
         try:
             with temporary.open("wb") as file:
                 yield file
@@ -154,11 +154,6 @@ def put_back(output: Path) -> None:
         fsync(output.parent)
 
 
-def locked_sibling(output: Path) -> contextlib.AbstractContextManager[Path]:
-    """Create a temporary folder beside `output`, locked until the end of the block or process."""
-    return _locked_sibling(output, "building", Path.mkdir)
-
-
 def swap_into_place(built: Path, output: Path) -> None:
     """Move the folder `built` to `output`, on the disk too; an old folder there is then at `built`.
 
@@ -215,7 +210,10 @@ def _remove_leftovers(output: Path, kind: str, remove: Callable[[Path], object])
 
 
 @contextlib.contextmanager
-def _locked_sibling(output: Path, kind: str, create: Callable[[Path], object]) -> Iterator[Path]:
+def locked_sibling(
+    output: Path, kind: str = "building", create: Callable[[Path], object] = Path.mkdir
+) -> Iterator[Path]:
+    """Create a temporary folder beside `output`, locked until the end of the block or process."""
     while True:
         path = _sibling(output, kind)
         create(path)

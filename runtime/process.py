@@ -64,6 +64,11 @@ def env_world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def env_max_restarts() -> int:
+    """Return how often torchrun would start this run again."""
+    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+
+
 def print_error(message: str) -> None:
     """Print a message for people as one line on standard error; an empty one prints nothing."""
     # Names from other people's files may contain control characters of a terminal.

@@ -7,7 +7,6 @@ that imports what stands behind it, so that a configuration is checked before to
 
 import importlib
 import importlib.util
-import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -26,12 +25,12 @@ class Part(NamedTuple):
     """What is registered under a name.
 
     Attributes:
-        schema: of its settings.
+        schema: of its settings, a subclass of the registry's `base`.
         load: imports and returns what stands behind the name.
         text: what it is, in a few words, for the settings' comments.
     """
 
-    schema: type[Schema]
+    schema: type[Any]
     load: Callable[[], Any]
     text: str
 
@@ -157,18 +156,15 @@ def imported(module: str, name: str) -> Callable[[], Any]:
     return lambda: getattr(importlib.import_module(module), name)
 
 
-def import_all(package: str, module: str | None = None) -> None:
-    """Import the modules of a package, or of each package in it one `module`; they register what is
-    in them. A package that is not there has none.
+def import_all(package: str, files: str) -> None:
+    """Import the modules of a package whose files fit a pattern; they register what is in them. A
+    package that is not there has none.
     """
-    if importlib.util.find_spec(package) is None:
-        return
-    for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        name = f"{package}.{found.name}"
-        if module is None:
-            importlib.import_module(name)
-        elif found.ispkg and importlib.util.find_spec(f"{name}.{module}"):
-            importlib.import_module(f"{name}.{module}")
+    spec = importlib.util.find_spec(package)
+    for folder in (spec and spec.submodule_search_locations) or ():
+        for file in sorted(Path(folder).glob(files)):
+            module = file.relative_to(folder).with_suffix("")
+            importlib.import_module(".".join((package, *module.parts)))
 
 
 def rebuild_schemas(

@@ -36,7 +36,7 @@ def main(overrides: list[str]) -> None:
             f"{trained.weights} has the published format already; all commands read it as it is"
         )
 
-    from training.checkpoint.conversion import to_published
+    from apps.export.published import to_published
 
     written = to_published(trained, Path(config.output))
     sys.stdout.write("".join(f"written: {path}\n" for path in written))

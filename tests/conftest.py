@@ -39,7 +39,8 @@ def sudoku_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     questions = np.where(is_clue, answers, EMPTY_TOKEN).astype(np.uint8)
     for split, rows, num_aug in (("train", slice(0, 8), 3), ("test", slice(8, 18), 0)):
         inputs, labels = augment_sudoku(questions[rows], answers[rows], num_aug, seed=1)
-        write_puzzles(folder / split, inputs, labels, vocab_size=6, views=1 + num_aug)
+        views = 1 + num_aug
+        write_puzzles(folder / split, inputs, labels, vocab_size=6, views=views, kind="sudoku")
     (folder / "identifiers.json").write_text('["<blank>"]\n')
     return folder
 

@@ -18,8 +18,6 @@ from training.config.schema import DataConfig, TrainConfig
 if TYPE_CHECKING:
     from runtime.ranks import Ranks
 
-_ADD_SELECTION = "; --selection-size of its builder writes one, as for data=sudoku_held_out"
-
 
 def open_data(
     config: TrainConfig, *, check_values: bool, warn: Callable[[str], None]
@@ -125,7 +123,8 @@ def require_folders(config: TrainConfig) -> None:
         require_folder(path, config.data)
     for path in config.test_paths if config.eval_split == "selection" else ():
         if not (Path(path) / "selection").is_dir():
-            raise DatasetError(f"{path}: there is no split selection{_ADD_SELECTION}")
+            how = "--selection-size of its builder writes one, as for data=sudoku_held_out"
+            raise DatasetError(f"{path}: there is no split selection; {how}")
 
 
 def require_folder(path: str, known: DataConfig | None) -> None:

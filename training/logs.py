@@ -288,24 +288,19 @@ def _mlflow_name(name: str) -> str:
 
 
 def _is_reached() -> bool:
-    """Whether somebody is logged in at W&B, and its server answers within 10 s."""
+    """Whether somebody is logged in at W&B, by the environment or by `wandb login`, and its server
+    answers within 10 s.
+    """
     url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
-    with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
-        if not _has_key(url):
-            return False
+    refused = (OSError, ValueError, http.client.HTTPException, netrc.NetrcParseError)
+    with contextlib.suppress(*refused):
+        if not os.environ.get("WANDB_API_KEY"):
+            logins = netrc.netrc(os.environ.get("NETRC") or Path.home() / ".netrc")
+            if logins.authenticators(urlsplit(url).hostname or "") is None:
+                return False
         try:
             urllib.request.urlopen(url, timeout=_REACH_SECONDS).close()
         except urllib.error.HTTPError as answer:
             answer.close()  # Any answer is one.
         return True
-    return False
-
-
-def _has_key(url: str) -> bool:
-    """Whether somebody is logged in at `url`, by the environment or by `wandb login`."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    with contextlib.suppress(OSError, netrc.NetrcParseError):
-        logins = netrc.netrc(os.environ.get("NETRC") or Path.home() / ".netrc")
-        return logins.authenticators(urlsplit(url).hostname or "") is not None
     return False

@@ -1,10 +1,10 @@
 """One optimizer step: forward and backward over this rank's rows, update, outcome."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from models.act import ACTCarry, ACTLossHead, Drawn, LossOutput
 from models.architectures import ArchConfig
-from models.config import DataFacts
 from models.heads.base import Examples
 from models.metrics import mean_metrics
 from models.operations import train_step_flop
@@ -26,52 +25,87 @@ from runtime.ranks import Ranks, sum_in_order
 from runtime.schema import CompiledForm
 from runtime.streams import Address, torch_seed
 from training.checkpoint.tensors import load_start_weights
-from training.config.schema import TrainConfig
+from training.config.schema import CANONICAL_SHARDS, TrainConfig
 from training.data import data_facts, published_total_steps
 from training.diagnostics import Diagnostics
 from training.optim.ema import WeightAverage
 from training.optim.groups import GradientBucket, build_optimizer, groups_of, lr_factor, update_by
 from training.optim.sparse_sign_sgd import SparseSignSGD
-from training.parts import Parts, Pass
 from training.stop_signals import StopSignals
 from training.tracking import WARNINGS, warn
 
 
+class Pass(NamedTuple):
+    """The result of forward and backward over some rows."""
+
+    carry: ACTCarry
+    loss: Tensor  # 0-dim, summed over the sequences.
+    metrics: list[dict[str, Tensor]]  # Of each part.
+    measured: list[dict[str, Tensor]]  # Of each part if the step is diagnosed, else empty.
+
+
 class Learner:
-    """What training changes: model, optimizers, average and carry; `step` makes an optimizer step.
+    """What training changes: a model, the same on all ranks, optimizers, average and carry; `step`
+    makes an optimizer step.
 
     Args:
-        total_steps: of the learning rate's schedule.
-        model: on the device of `ranks`, its puzzle embedding prepared for a part of this rank's
-            rows (a micro-batch, a shard, or all of them).
-        forward: `model` or its compiled form, called at each step.
-        compiling: which of them it is.
+        arch: the architecture, as it runs on this device.
+        start_weights: a checkpoint of ours or a published file to start from.
+        compiled: what a run that is resumed has compiled, for `compile=auto`.
+    Raises:
+        ConfigError: the model does not fit into memory.
+        CheckpointError: the start weights are damaged or do not fit the model.
     """
 
     def __init__(
         self,
         config: TrainConfig,
-        facts: DataFacts,
-        total_steps: int,
-        model: ACTLossHead,
-        forward: Callable[..., LossOutput],
-        compiling: Compiling,
+        arch: ArchConfig,
+        train_set: PuzzleDataset,
         ranks: Ranks,
+        start_weights: Path | None = None,
+        compiled: CompiledForm | None = None,
     ) -> None:
-        self.config, self.facts, self.ranks, self.compiling = config, facts, ranks, compiling
-        self.total_steps, self.model, self.forward = total_steps, model, forward
+        self.config, self.arch, self.ranks = config, arch, ranks
+        data = train_set.metadata
+        self.facts = data_facts(data, train_set.fields, train_set.kind)
+        counted = (config.epochs, data.total_groups, data.mean_puzzle_examples)
+        self.total_steps = published_total_steps(*counted, config.global_batch_size)
         self.exact = config.reduction == "exact"
         self.num_parts = config.num_parts(ranks.world_size)
         self.local_batch_size = config.global_batch_size // ranks.world_size
-        self.at_depth = model.model.inner.techniques.acting("depth_at")
+        self.model = self._build_model(start_weights)
+        compiling = choose_compiling(
+            config.compile, ranks.device.type, saved=compiled, operations=self._operations
+        )
+        self.compiling: Compiling = ranks.broadcast_object(compiling)
+        self.forward = compiled_forward(self.model, self.compiling.form)
+        self.at_depth = self.model.model.inner.techniques.acting("depth_at")
         self._add_optimizers()
         self._add_schedule()
-        self.parts = None
-        if self.exact or self.num_parts > 1:
-            self.parts = Parts(config, ranks, self.bucket, self.sparse, self._forward_backward)
-        self.carry = model.initial_carry(self._empty_examples())
+        self.carry = self.model.initial_carry(self._empty_examples())
         self._add_records()
         self.seed_other_ranks(0)
+
+    def _build_model(self, start_weights: Path | None) -> ACTLossHead:
+        with torch.device("meta"):
+            planned = build_model(self.arch, self.facts)
+        require_room(planned, f"{self.config.train_paths[0]} with {self.arch.name}")
+        torch.manual_seed(self.config.seed)
+        model = build_model(self.arch, self.facts).to(self.ranks.device)
+        model.prepare(self.local_batch_size // self.num_parts)
+        if start_weights is not None:
+            load_start_weights(model, start_weights, warn)
+        self.ranks.broadcast_(list(model.state_dict().values()))
+        return model
+
+    def _operations(self) -> float:
+        """Return the operations of all steps of one rank."""
+        config = self.config
+        # With `reduction=exact` not the ranks: they must not change the bits.
+        rows = config.global_batch_size if self.exact else self.local_batch_size
+        steps = min(self.total_steps, config.max_steps or self.total_steps)
+        return steps * rows * train_step_flop(self.arch, self.facts)
 
     def _add_optimizers(self) -> None:
         """Build the bucket of gradients, the optimizers and the average."""
@@ -157,11 +191,11 @@ class Learner:
         drawn = self.ranks.on_device(self.model.model.draw(self.address(step - 1)))
         asked = self.ranks.on_device({"stop": np.array(stop.requested)})["stop"]
         self.bucket.zero_()
-        if self.parts is None:
+        if self.exact or self.num_parts > 1:
+            done = self._in_parts(batch, drawn, step)
+        else:
             drawn = {name: of_parts[0] for name, of_parts in drawn.items()}
             done = self._forward_backward(self.carry, batch, drawn, step)
-        else:
-            done = self.parts(self.carry, batch, drawn, step)
         self.carry, loss, metrics, measured = done
         norms, skip, stops = self._update(loss, factor, asked)
         self.outcomes.add(step, loss, skip, stops)
@@ -174,11 +208,8 @@ class Learner:
         """Return what the compiled code of a step, from 1, depends on: its cycles, if a technique
         sets them.
         """
-        return next((one.depth_at(self._share(step)) for one in self.at_depth), None)
-
-    def _share(self, step: int) -> float:
-        """Return the share of the run's steps that are done before a step."""
-        return (step - 1) / max(1, self.total_steps)
+        done = (step - 1) / max(1, self.total_steps)  # Share of the run's steps.
+        return next((one.depth_at(done) for one in self.at_depth), None)
 
     def seed_other_ranks(self, step: int) -> None:
         """Give other ranks random numbers of their own; the first goes on from initialization."""
@@ -193,6 +224,40 @@ class Learner:
         (output.loss / self.config.global_batch_size).backward()
         measured = [self._measure(output)] if self._diagnoses(step) else []
         return Pass(output.carry, output.loss.detach(), [output.metrics], measured)
+
+    def _in_parts(self, batch: Examples, drawn: dict[str, Tensor], step: int) -> Pass:
+        """Run one part of this rank's rows after the other; `drawn` is [parts, ...] by name.
+
+        Parts are micro-batches (`micro_batch_size`), where the rows do not fit into memory at once,
+        and with `reduction=exact` shards: the global batch is cut into `CANONICAL_SHARDS`, each
+        with its own gradients and random numbers, so that any number of ranks has the same bits.
+        """
+        carries = [ACTCarry.from_tensors(own) for own in _cut(self.carry.tensors(), self.num_parts)]
+        done = []
+        for number, offered in enumerate(_cut(batch, self.num_parts)):
+            if number and self.sparse:
+                self.sparse.keep_gradient()
+            shard, place = divmod(number, self.num_parts // self.num_shards)
+            if self.exact and place == 0:
+                self.bucket.select(shard)
+                self._draw_as(step, self.ranks.rank * self.num_shards + shard)
+            own = {name: of_parts[number] for name, of_parts in drawn.items()}
+            done.append(self._forward_backward(carries[number], offered, own, step))
+        if self.exact:
+            # What draws next finds the same state on all ranks, however many there are.
+            self._draw_as(step, CANONICAL_SHARDS)
+        tensors = [part.carry.tensors() for part in done]
+        joined = {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
+        return Pass(
+            ACTCarry.from_tensors(joined),
+            sum_in_order(torch.stack([part.loss for part in done])),
+            [metrics for part in done for metrics in part.metrics],
+            [measured for part in done for measured in part.measured],
+        )
+
+    def _draw_as(self, step: int, shard: int) -> None:
+        """Seed torch for a shard of the global batch."""
+        torch.manual_seed(torch_seed(self.config.seed, step - 1, shard))
 
     def _diagnoses(self, step: int) -> bool:
         return bool(self.diagnostics and step % self.diagnostics.interval == 0)
@@ -238,6 +303,12 @@ class Learner:
         learned = {f"diagnose/weight/{n}": w for n, w in self.model.learned_weights().items()}
         told = {WARNINGS: diagnosis.warnings} if diagnosis.warnings else {}
         return diagnosis.numbers | learned | told
+
+
+def _cut(tensors: dict[str, Tensor], number: int) -> list[dict[str, Tensor]]:
+    """Return equal parts of the rows of all tensors, in order; views of them."""
+    chunks = {name: value.chunk(number) for name, value in tensors.items()}
+    return [{name: parts[i] for name, parts in chunks.items()} for i in range(number)]
 
 
 class MetricBlock:
@@ -344,54 +415,3 @@ class Outcomes:
             self._pending.popleft()
             stop_asked |= bool(stop)
         return stop_asked
-
-
-def build_learner(
-    config: TrainConfig,
-    arch: ArchConfig,
-    train_set: PuzzleDataset,
-    ranks: Ranks,
-    start_weights: Path | None = None,
-    compiled: CompiledForm | None = None,
-) -> Learner:
-    """Build the model, the same on all ranks, and what trains it.
-
-    Args:
-        arch: the architecture, as it runs on this device.
-        start_weights: a checkpoint of ours or a published file to start from.
-        compiled: what a run that is resumed has compiled, for `compile=auto`.
-    Raises:
-        ConfigError: the model does not fit into memory.
-        CheckpointError: the start weights are damaged or do not fit the model.
-    """
-    metadata = train_set.metadata
-    facts = data_facts(metadata, train_set.fields, train_set.kind)
-    with torch.device("meta"):
-        require_room(build_model(arch, facts), f"{config.train_paths[0]} with {arch.name}")
-    torch.manual_seed(config.seed)
-    model = build_model(arch, facts).to(ranks.device)
-    local_batch_size = config.global_batch_size // ranks.world_size
-    model.prepare(local_batch_size // config.num_parts(ranks.world_size))
-    if start_weights is not None:
-        load_start_weights(model, start_weights, warn)
-    ranks.broadcast_(list(model.state_dict().values()))
-    groups, examples = metadata.total_groups, metadata.mean_puzzle_examples
-    total_steps = published_total_steps(config.epochs, groups, examples, config.global_batch_size)
-    compiling = choose_compiling(
-        config.compile,
-        ranks.device.type,
-        saved=compiled,
-        operations=partial(_operations, config, arch, facts, total_steps, ranks.world_size),
-    )
-    compiling = ranks.broadcast_object(compiling)
-    forward = compiled_forward(model, compiling.form)
-    return Learner(config, facts, total_steps, model, forward, compiling, ranks)
-
-
-def _operations(
-    config: TrainConfig, arch: ArchConfig, facts: DataFacts, total_steps: int, world_size: int
-) -> float:
-    """Return the operations of all steps of one rank."""
-    # With `reduction=exact` not the ranks: they must not change the bits.
-    rows = config.global_batch_size // (1 if config.reduction == "exact" else world_size)
-    return min(total_steps, config.max_steps or total_steps) * rows * train_step_flop(arch, facts)

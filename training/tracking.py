@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,8 +20,9 @@ WARNINGS = "diagnose/warnings"
 """Key of a record: what people should know, a list of sentences."""
 
 
-class JsonlLog:
-    """Appends records to `metrics.jsonl`, each a JSON object with its `step`.
+class Tracker:
+    """Appends records to `metrics.jsonl`, each a JSON object with its `step`, and sends them to
+    other logs; closes all at the end of its block.
 
     Args:
         checkpoint: records of what came after it belong to a future that did not happen and are
@@ -31,19 +32,26 @@ class JsonlLog:
     """
 
     def __init__(self, path: Path, checkpoint: Checkpoint | None) -> None:
-        self.path = path
-        with disk_errors(self.path, CheckpointError):
+        self.path, self.others = path, dict[str, SideLog]()
+        with disk_errors(path, CheckpointError):
             kept = [] if checkpoint is None else _records_until(path, checkpoint)
             write_atomically(path, "".join(kept))
             self._file: TextIO = path.open("a")
 
-    def log(self, records: Iterable[Record]) -> None:
-        """Write records and hand them to the operating system."""
+    @property
+    def run_ids(self) -> dict[str, str]:
+        """Identifiers of the run in other logs, to be kept in checkpoints."""
+        return {name: log.run_id for name, log in self.others.items() if log.run_id}
+
+    def log(self, records: Sequence[Record]) -> None:
+        """Write records, hand them to the operating system, and send them to the other logs."""
         with disk_errors(self.path, CheckpointError):
             for record in records:
                 finite = {key: _json_number(value) for key, value in record.items()}
                 self._file.write(json.dumps(finite, allow_nan=False) + "\n")
             self._file.flush()
+        for log in self.others.values():
+            log.log(records)
 
     def sync(self) -> None:
         """Flush the file to the disk, before a checkpoint claims its steps."""
@@ -51,55 +59,33 @@ class JsonlLog:
             self._file.flush()
             fsync(self.path)
 
-    def close(self) -> None:
-        with disk_errors(self.path, CheckpointError), self._file:
-            self.sync()
-
-
-class Tracker:
-    """Sends records to the JSONL file and to other logs; closes all at the end of its block."""
-
-    def __init__(self, jsonl: JsonlLog, others: Mapping[str, SideLog]) -> None:
-        self._jsonl, self._others = jsonl, others
-
-    @property
-    def run_ids(self) -> dict[str, str]:
-        """Identifiers of the run in other logs, to be kept in checkpoints."""
-        return {name: log.run_id for name, log in self._others.items() if log.run_id}
-
-    def log(self, records: Sequence[Record]) -> None:
-        self._jsonl.log(records)
-        for log in self._others.values():
-            log.log(records)
-
-    def sync(self) -> None:
-        self._jsonl.sync()
-
     def __enter__(self) -> "Tracker":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         try:
-            self._jsonl.close()
+            with disk_errors(self.path, CheckpointError), self._file:
+                self.sync()
         except CheckpointError:
             if kind is None:  # Otherwise it would hide what ends the run.
                 raise
         finally:
-            for log in self._others.values():
+            for log in self.others.values():
                 log.close(kind)
 
 
 def open_tracker(config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | None) -> Tracker:
     """Open what `config.logger` asks for; a resumed run goes on in the same files and runs."""
-    jsonl = JsonlLog(run_dir / METRICS_FILE, checkpoint)
+    tracker = Tracker(run_dir / METRICS_FILE, checkpoint)
     logger, state = config.logger, checkpoint and checkpoint.state
     wanted = {
         WandbLog: logger.name == "wandb",
         TensorBoardLog: logger.tensorboard,
         MLflowLog: logger.mlflow is not None,
     }
-    logs = [log for log, is_wanted in wanted.items() if is_wanted]
-    return Tracker(jsonl, {log.package: log(config, run_dir, state, warn) for log in logs})
+    for log in (log for log, is_wanted in wanted.items() if is_wanted):
+        tracker.others[log.package] = log(config, run_dir, state, warn)
+    return tracker
 
 
 def warn(message: str) -> None:

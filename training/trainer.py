@@ -5,7 +5,7 @@ any step.
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ SCORE = "eval/exact_accuracy"  # It ranks the checkpoints.
 
 
 class ProgressBar:
-    """Steps done, with loss, accuracy, ACT steps and speed; closed at the end of its block."""
+    """Steps done, with loss, accuracy, ACT steps and speed."""
 
     def __init__(self, *, done: int, total: int | None, rows_per_step: int, show: bool) -> None:
         self._rows_per_step, self._num_steps = rows_per_step, 0
@@ -54,10 +54,7 @@ class ProgressBar:
         """Show that all is done, at however many steps."""
         self._bar.total = self._bar.n
 
-    def __enter__(self) -> "ProgressBar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._bar.close()
 
 
@@ -99,7 +96,7 @@ class Trainer:
             rows_per_step=self.config.global_batch_size,
             show=self.ranks.is_main,
         )
-        with self.stop, bar:
+        with self.stop, closing(bar):
             while self.progress.iteration < self.config.num_iterations:
                 try:
                     stopped = self._train_iteration(bar)
@@ -127,9 +124,7 @@ class Trainer:
         now = time.monotonic()
         self.progress.seconds += now - self._saved_at
         self._saved_at = now
-        self.keeper.save(
-            self.learner, self.progress, self.tracker, score=score, permanent=permanent
-        )
+        self.keeper.save(self.progress, self.tracker, score, permanent)
 
     def _train_iteration(self, bar: ProgressBar) -> bool:
         """Train until the next evaluation; returns True when the run has to stop before it."""

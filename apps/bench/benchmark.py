@@ -43,7 +43,7 @@ from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, TrainConfig
 from training.data import data_facts, train_batches
 from training.optim.groups import build_optimizer, update_by
-from training.step import build_learner
+from training.step import Learner
 from training.stop_signals import StopSignals
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -220,7 +220,7 @@ class StepTrainer:
 
     def __init__(self, config: TrainConfig, dataset: PuzzleDataset, ranks: Ranks) -> None:
         self.dataset = dataset
-        self.learner = build_learner(config, config.arch, dataset, ranks)
+        self.learner = Learner(config, config.arch, dataset, ranks)
         self.batches = train_batches(config, dataset)
         self.num_steps = 0
 

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from apps.dec.model import FIRST_DIGIT, DigitBlock, answer_of_digits
 from apps.lattice.config import LatticeConfig
 from apps.lattice.heads import CANDIDATES, solution_gone
 from dataset.sudoku.rules import EMPTY_TOKEN
@@ -26,7 +27,6 @@ from dataset.sudoku.symmetries import SudokuSymmetries, sudoku_symmetries
 from models.act import ACT, ACTCarry, Drawn, Judged
 from models.biases.base import build_bias
 from models.config import DataFacts, RecurrenceConfig
-from models.dec.model import FIRST_DIGIT, DigitBlock, answer_of_digits
 from models.heads.base import Answer, Examples, Head, Outputs
 from models.layers import (
     Attention,
@@ -263,7 +263,7 @@ class LatticeInner(Recurrence):
 
 class DigitLatticeInner(LatticeInner):
     """The same with a state for each digit and cell, z_H [B, N * S, D], and weights that all digits
-    share, as in `models.dec.model`: permuting the digits of a puzzle permutes all that is deduced.
+    share, as in `apps.dec.model`: permuting the digits of a puzzle permutes all that is deduced.
     """
 
     num_kinds = 4  # Where a cell is open a digit is struck or possible, else another's or its own.

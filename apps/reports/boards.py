@@ -31,7 +31,6 @@ class Board:
         candidates: bool [cells, V], the tokens that a cell may still hold, of a model that deduces.
         guessed: the cell that was guessed, counted row by row; -1: none.
         marks: whether cells that cannot stay are marked; not where nothing was answered yet.
-        right: the right answer's grid; where it is given, marked is what differs from it.
     """
 
     puzzle: Puzzle
@@ -41,7 +40,6 @@ class Board:
     candidates: np.ndarray | None = None
     guessed: int = -1
     marks: bool = True
-    right: np.ndarray | None = None
 
     @property
     def look(self) -> BoardLook:
@@ -50,11 +48,7 @@ class Board:
     @property
     def wrong(self) -> np.ndarray:
         """Cells of the answer that cannot stay, bool [size, size]; open ones are not wrong yet."""
-        asked = self.puzzle.question, self.answer, self.puzzle.target
-        wrong = self.puzzle.kind.wrong(*asked)
-        # Of mazes several answers may be right.
-        if self.right is not None and not self.puzzle.kind.judge(*asked).solved:
-            wrong = self.answer != self.right
+        wrong = self.puzzle.kind.wrong(self.puzzle.question, self.answer, self.puzzle.target)
         if not self.marks:
             return np.zeros_like(wrong)
         if self.candidates is None:
@@ -69,23 +63,15 @@ def asked(puzzle: Puzzle) -> Board:
 
 
 def board_of_step(
-    puzzle: Puzzle,
-    before: np.ndarray,
-    answer: np.ndarray,
-    certainty: np.ndarray | None,
-    right: np.ndarray | None,
+    puzzle: Puzzle, before: np.ndarray, answer: np.ndarray, certainty: np.ndarray | None
 ) -> Board:
     """Return the board of an answer after an ACT step; `before` is the answer before it."""
     changed = puzzle.kind.changed(puzzle.question, before, answer)
-    return Board(puzzle, answer, certainty, changed, right=right)
+    return Board(puzzle, answer, certainty, changed)
 
 
 def board_of_candidates(
-    puzzle: Puzzle,
-    candidates: np.ndarray,
-    guessed: int = -1,
-    before: np.ndarray | None = None,
-    right: np.ndarray | None = None,
+    puzzle: Puzzle, candidates: np.ndarray, guessed: int = -1, before: np.ndarray | None = None
 ) -> Board:
     """Return a board of candidates, bool [cells, V]: a cell with one has its token, an open one the
     puzzle's own; `before` are those of a step before.
@@ -96,7 +82,7 @@ def board_of_candidates(
     changed = None
     if before is not None:
         changed = (candidates != before).any(-1).reshape(answer.shape)
-    return Board(puzzle, answer, None, changed, candidates, guessed, right=right)
+    return Board(puzzle, answer, None, changed, candidates, guessed)
 
 
 class Panel(NamedTuple):

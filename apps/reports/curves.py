@@ -29,12 +29,7 @@ class _Plan(NamedTuple):
 _PLANS = [
     _Plan(*plan)
     for plan in (
-        (
-            "Exact accuracy",
-            "shares",
-            "(train|eval)/exact_accuracy",
-            "Whole answers that are right.",
-        ),
+        ("Exact accuracy", "shares", "(train|eval)/exact_accuracy", "Answers without a mistake."),
         ("Losses", "log", "(train|eval)/[^/]*_loss", "In nats, on a logarithmic scale."),
         ("Cells", "shares", "(train|eval)/accuracy", "Labelled cells that are right."),
         ("Steps to the halt", "zero", "(train|eval)/steps", "ACT steps that a puzzle took."),
@@ -42,26 +37,24 @@ _PLANS = [
             "Q and halting",
             "shares",
             "(train|eval)/q_halt_accuracy|train/halt_accuracy|diagnose/(halts|rows_right|q_auc)",
-            "How often Q is right, how many rows it would halt, how many are right, and how often "
-            "it ranks a right row above a wrong one (AUC; 0.5 is chance).",
+            "How often Q is right, how many rows it would halt, and how many are right.",
         ),
         ("Learning rates", "zero", "train/lr(/.*)?", "Of each group of parameters."),
-        ("Gradient norms", "log", "train/grad_norm/.*", "Of each group, before clipping."),
-        ("Learned weights of the losses", "", "diagnose/weight/.*", "Factors in the sum."),
         (
-            "Gradients of the losses",
+            "Gradient norms",
             "log",
-            "diagnose/gradient/.*",
-            "Norm of the gradient of each loss, with its weight, at the trunk's answer.",
+            "train/grad_norm/.*|diagnose/gradient/.*",
+            "Of each group, before clipping.",
         ),
+        ("Learned weights of the losses", "", "diagnose/weight/.*", "Factors in the sum."),
         (
             "Predictions",
             "shares",
             "diagnose/(entropy|top_token_share|top_token_label_share|cells_right)",
-            "How spread the predictions are (entropy, as a share of the largest), how much of them "
-            "the most frequent token makes up, and how much of the labels.",
+            "How much of the predictions their most frequent token makes up, how much of the "
+            "labels, and how many cells are right.",
         ),
-        ("Token logits", "", "diagnose/logits_.*", "Smallest, largest, and standard deviation."),
+        ("Token logits", "", "diagnose/logits_.*", "Smallest and largest."),
         ("Heads", "shares", "train/.*|eval/[^/]*", "What auxiliary heads get right."),
         (
             "Evaluators and sets",
@@ -113,7 +106,7 @@ def _curve(run: Run, name: str, colour: str) -> dict[str, Any]:
 
 def _label(name: str) -> str:
     kind, _, rest = name.partition("/")
-    rest = re.sub("^(lr|grad_norm|gradient|weight)/", "", rest)
+    rest = re.sub("^(lr|grad_norm|weight)/", "", rest)
     words = rest.removesuffix("_loss").replace("_", " ")
     return f"{words}, evaluated" if kind == "eval" else words
 

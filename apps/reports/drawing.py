@@ -11,7 +11,6 @@ from runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from PIL.ImageDraw import ImageDraw
 
 _FINER = 2  # Times as fine as its pixels an image is drawn, so that its type is clear.
 
@@ -104,21 +103,12 @@ class Picture:
                 if right > left and bottom > top:
                     canvas.rectangle([left, top, right - 1, bottom - 1], fill=shape.fill)
             else:
-                _write(canvas, shape, ImageFont.load_default(_FINER * shape.size))
+                font = ImageFont.load_default(_FINER * shape.size)
+                place = _FINER * shape.x, _FINER * shape.y
+                stroke = _FINER * shape.size / 30 if shape.bold else 0
+                anchor = {"start": "lm", "middle": "mm", "end": "rm"}[shape.anchor]
+                canvas.text(place, shape.text, shape.fill, font, anchor, stroke_width=stroke)
         return image.reduce(_FINER)
-
-
-def _write(canvas: "ImageDraw", words: Words, font: Any) -> None:
-    """Write a line letter by letter, with some room between them: a bold one is drawn by a stroke
-    around each letter, and the font leaves no room for it.
-    """
-    size, stroke = _FINER * words.size, _FINER * words.size / 30 if words.bold else 0
-    widths = [font.getlength(letter) + 0.02 * size + stroke for letter in words.text]
-    x = _FINER * words.x - {"start": 0, "middle": 0.5, "end": 1}[words.anchor] * sum(widths)
-    for letter, width in zip(words.text, widths, strict=True):
-        middle = x + width / 2, _FINER * words.y
-        canvas.text(middle, letter, words.fill, font, "mm", stroke_width=stroke)
-        x += width
 
 
 def mixed(colour: str, background: str, share: float) -> str:

@@ -56,14 +56,14 @@ class Frame:
     num_steps: int = 0
 
 
-def frames_of_steps(reasoning: Reasoning, right: np.ndarray | None = None) -> list[Frame]:
-    """Return the puzzle itself, and a frame for each ACT step; `right` as `Board` has it."""
+def frames_of_steps(reasoning: Reasoning) -> list[Frame]:
+    """Return the puzzle itself, and a frame for each ACT step."""
     puzzle = reasoning.puzzle
     num_steps, q_halt = len(reasoning.answers), reasoning.q_halt.tolist()
     frames = [Frame(asked(puzzle), "the puzzle", [], [], num_steps)]
     for step, answer in enumerate(reasoning.answers):
         certainty = None if reasoning.certainty is None else reasoning.certainty[step]
-        board = board_of_step(puzzle, frames[-1].board.answer, answer, certainty, right)
+        board = board_of_step(puzzle, frames[-1].board.answer, answer, certainty)
         changed = 0 if board.changed is None else int(board.changed.sum())
         words = [f"{many(changed, 'cell')} changed", reasoning.judge(step).words]
         said = [] if np.isnan(q_halt[step]) else q_halt[: step + 1]
@@ -73,18 +73,16 @@ def frames_of_steps(reasoning: Reasoning, right: np.ndarray | None = None) -> li
     return frames
 
 
-def frames_of_rounds(
-    puzzle: Puzzle, rounds: Sequence[Round], found: Found, right: np.ndarray | None = None
-) -> list[Frame]:
+def frames_of_rounds(puzzle: Puzzle, rounds: Sequence[Round], found: Found) -> list[Frame]:
     """Return the puzzle itself, and what the chain that answered did in each round of a search;
-    where none answered, the first chain. `right` is as `Board` has it.
+    where none answered, the first chain.
     """
     chain = found.chain or 0
     frames = [Frame(asked(puzzle), "the puzzle", [])]
     told = tell_rounds(rounds, chain)
     for number, (one, words) in enumerate(zip(rounds, told, strict=False), start=1):
         before, after = one.before[chain], one.after[chain]
-        board = board_of_candidates(puzzle, after, int(one.guessed[chain]), before, right)
+        board = board_of_candidates(puzzle, after, int(one.guessed[chain]), before)
         num_decided = int(((before.sum(-1) > 1) & (after.sum(-1) == 1)).sum())
         struck = f"{many(int((before & ~after).sum()), 'candidate')} struck"
         happened = f"{struck}, {many(num_decided, 'cell')} decided"
@@ -104,20 +102,19 @@ def without_idle_end(frames: Sequence[Frame]) -> list[Frame]:
     """Return frames whose last one says what came of it; of those at the end in which the answer
     stayed as it was the last one alone.
     """
-    last, place = frames[-1].board, len(frames) - 1
-    while place and _show_the_same(frames[place - 1].board, last):
-        place -= 1
+    last, place = frames[-1].board, settled(frames)
     solved = last.puzzle.kind.judge(last.puzzle.question, last.answer, last.puzzle.target).solved
     came_to = {True: "solved", False: "not solved", None: "settled"}[solved]
     since = f", unchanged since {frames[place].title}" if place < len(frames) - 1 else ""
     return [*frames[: place + 1], replace(frames[-1], title=f"{came_to}{since}")]
 
 
-def _show_the_same(one: Board, other: Board) -> bool:
-    is_same = one.marks == other.marks and np.array_equal(one.answer, other.answer)
-    if one.candidates is None or other.candidates is None:
-        return is_same
-    return is_same and np.array_equal(one.candidates, other.candidates)
+def settled(frames: Sequence[Frame]) -> int:
+    """Return the number of the first frame whose answer and candidates all later ones keep."""
+    boards = [frame.board for frame in frames]
+    seen = [(b.marks, b.answer.tolist(), np.asarray(b.candidates).tolist()) for b in boards]
+    differ = [number for number, one in enumerate(seen) if one != seen[-1]]
+    return differ[-1] + 1 if differ else 0
 
 
 def picture_of(frame: Frame) -> Picture:
@@ -154,25 +151,28 @@ def _draw_bars(picture: Picture, frame: Frame, bottom: float) -> None:
 
 
 def animate(frames: Sequence[Frame], path: Path) -> str:
-    """Write frames into a GIF that begins again at its end; of very many, evenly chosen ones.
+    """Write frames into a GIF, and return in words what was written.
 
-    Returns:
-        What was written, in words.
     Raises:
         ConfigError: the file cannot be written, or Pillow is missing.
     """
-    pictures = [picture_of(frame) for frame in thinned(without_idle_end(frames), _MOST_FRAMES)]
-    content = _gif(pictures)
+    content = gif(frames)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(content)
     except OSError as error:
         raise ConfigError(f"animate={path}: cannot be written: {error.strerror}") from None
-    return f"{path} ({many(len(pictures), 'picture')}, {len(content) / 1000:.0f} kB)"
+    return f"{path} ({len(content) / 1000:.0f} kB)"
 
 
-def _gif(pictures: Sequence[Picture]) -> bytes:
+def gif(frames: Sequence[Frame]) -> bytes:
+    """Return frames as a GIF that begins again at its end; of very many, evenly chosen ones.
+
+    Raises:
+        ConfigError: Pillow is missing.
+    """
+    pictures = [picture_of(frame) for frame in thinned(without_idle_end(frames), _MOST_FRAMES)]
     width = max(picture.width for picture in pictures)
     height = max(picture.height for picture in pictures)
     papers = [Picture(width, height) for _ in pictures]  # Of equal size.

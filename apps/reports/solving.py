@@ -180,7 +180,9 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel, kind: Kind | None) 
     elif config.file is not None and config.file.endswith(".json"):
         if kind not in (None, ARC):
             raise DatasetError(f"{config.file}: this model reads {kind.name} puzzles")
-        names = arc_identifiers(config, trained)
+        names = None  # Without a puzzle embedding it needs none.
+        if trained.run.arch.puzzle_emb_ndim:
+            names = identifiers_of(open_dataset(config, trained))
         found = arc_puzzles(read_arc_task(Path(config.file)), names)
         yield from ((config.file, puzzle) for puzzle in found)
     elif config.file in (None, "-") and sys.stdin.isatty():
@@ -203,7 +205,7 @@ def parse_lines(lines: Iterable[str], source: str, kind: Kind | None = None) -> 
     lines = [line.rstrip("\r\n") for line in lines]
     if lines and lines[0].lstrip("\ufeff") == ",".join(CSV_COLUMNS):
         rows = csv.reader(lines)
-        texts = [(rows.line_num, row[1]) for row in rows if len(row) > 1][1:]
+        texts = [(rows.line_num, "".join(row[1:2])) for row in rows if row][1:]
     elif kind is MAZE or (kind is None and any("#" in line for line in lines)):
         kind, texts = MAZE, []
         for is_empty, block in groupby(enumerate(lines, start=1), lambda row: not row[1]):
@@ -261,13 +263,6 @@ def data_set_puzzles(config: SolveConfig, trained: TrainedModel) -> Puzzles:
     rows = [slice(first + index, first + index + 1) for index in config.index or ()]
     for some in rows or [slice(first, first + count)]:
         yield from ((place, puzzle) for puzzle in puzzles_of(dataset, kind, some))
-
-
-def arc_identifiers(config: SolveConfig, trained: TrainedModel) -> list[str] | None:
-    """Return the names of the puzzles that a model knows; None where it has no puzzle embedding."""
-    if not trained.run.arch.puzzle_emb_ndim:
-        return None
-    return identifiers_of(open_dataset(config, trained))
 
 
 def describe(reasoning: "Reasoning", *, learns_continue: bool, colour: bool = False) -> str:

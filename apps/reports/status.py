@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -181,19 +180,14 @@ def _state(
     folder: Path, newest: RunState | None, train: dict[str, Any] | None, step: int | None
 ) -> tuple[State, str]:
     owner = Owner.recorded(folder / LOCK_FILE)
-    ended = _end(newest) if newest else None
     if owner is not None and not owner.is_gone:
         silent = time.time() - modified(folder / METRICS_FILE)
         if owner.host == socket.gethostname() or silent < _SILENT_SECONDS:
-            # It may be writing its last page, after the last checkpoint that it wrote.
-            began = _began(owner)  # In whole seconds.
-            if ended and newest and began is not None:
-                written = modified(checkpoint_path(folder, newest.step) / STATE)
-                return ended if written >= began + 1 else ("running", str(owner))
             return "running", str(owner)
         return "stopped", f"{owner} holds it, and has written nothing for {silent / 3600:.0f} hours"
     if train is not None and number(train.get("train/lm_loss")) is None:
         return "failed", f"the loss was not finite at step {train['step']:,}"
+    ended = _end(newest) if newest else None
     if ended is not None and ended[0] == "done":
         return ended
     if step is None and (folder / f"{folder.name}.json").is_file():
@@ -216,12 +210,6 @@ def _end(newest: RunState) -> tuple[State, str] | None:
             return "done", ""
     if type(limit) is int and newest.step >= limit:
         return "stopped", f"at max_steps={limit}"
-    return None
-
-
-def _began(owner: Owner) -> float | None:
-    with suppress(ValueError, TypeError):
-        return datetime.fromisoformat(owner.since).timestamp()
     return None
 
 

@@ -221,8 +221,12 @@ class Search:
         found = metrics.get(self._objective)
         may_pass = code not in (0, EXIT_NON_FINITE, EXIT_PREEMPTED)
         self._failures[job.name] += may_pass
-        if code == 0:
-            self._require_objective(metrics, trial)
+        if code == 0 and metrics and not found and SETTINGS not in self._study.user_attrs:
+            self._queue_again(trial)
+            raise ConfigError(
+                f"hydra.sweeper.objective={shown(self._objective)}: there is no such metric; "
+                f"measured: {', '.join(metrics)}{did_you_mean(self._objective, metrics)}"
+            )
         last = found[max(found)] if found else math.nan
         if code == 0 and math.isfinite(last):
             if SETTINGS not in self._study.user_attrs:
@@ -241,15 +245,6 @@ class Search:
             why = f"with exit code {code}" if code else f"for it ends without {self._objective}"
             how = f"failed {why}, see logs/{job.name}.log"
         self._say(f"trial {trial.number}: {job.name}: {how}")
-
-    def _require_objective(self, metrics: Mapping[str, object], trial: Trial) -> None:
-        if not metrics or self._objective in metrics or SETTINGS in self._study.user_attrs:
-            return
-        self._queue_again(trial)
-        raise ConfigError(
-            f"hydra.sweeper.objective={shown(self._objective)}: there is no such metric; measured: "
-            f"{', '.join(metrics)}{did_you_mean(self._objective, metrics)}"
-        )
 
 
 def _counts(trial: FrozenTrial) -> bool:

@@ -14,11 +14,11 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
+from apps.dec.config import DECConfig
 from apps.lattice.config import LatticeConfig
 from apps.sweeps.config import LAUNCHERS, SAMPLERS, SWEEPERS, SamplerConfig
 from evaluation.config import EvalConfig, SolveConfig
 from models.config import ACTLossConfig
-from models.dec.config import DECConfig
 from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, QHeadConfig
 from models.hrm.config import HRMConfig
 from models.technique import TECHNIQUES

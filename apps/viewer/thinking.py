@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 
@@ -21,7 +19,7 @@ from apps.reports.boards import (
     draw_panels,
     panels_of,
 )
-from apps.reports.frames import Frame, animate, frames_of_rounds, frames_of_steps, thinned
+from apps.reports.frames import Frame, frames_of_rounds, frames_of_steps, gif, settled, thinned
 from apps.reports.html import percent
 from apps.viewer.shelf import MISTAKES
 from dataset.kinds.base import Puzzle
@@ -83,7 +81,7 @@ class Thinker:
                 done = [shown(frame) for frame in frames]
                 about = {"summary": summary, "train_step": trained.step, "thought": number}
                 self._frames = frames
-                go_on({"done": done, "settled": _settled(frames), **about})
+                go_on({"done": done, "settled": settled(frames), **about})
         except (ConnectionError, TimeoutError):
             return  # The page has gone.
         except (_Cancelled, *MISTAKES) as error:
@@ -96,14 +94,11 @@ class Thinker:
         """Return the last thought as a GIF.
 
         Raises:
-            ConfigError: another one has begun since, or a GIF cannot be written here.
+            ConfigError: another one has begun since, or Pillow is missing.
         """
         if number != self._newest or not (frames := self._frames):
             raise ConfigError("this thought is too long ago: solve the puzzle again")
-        with TemporaryDirectory() as folder:
-            path = Path(folder, "thinking.gif")
-            animate(frames, path)
-            return path.read_bytes()
+        return gif(frames)
 
 
 def shown(frame: Frame) -> Event:
@@ -138,13 +133,6 @@ def verdict_on(board: Board) -> str:
         marked = int(board.wrong.sum())
         return f"{many(left, 'cell')} open" + (f", {marked} wrong" if marked else "")
     return puzzle.kind.judge(puzzle.question, board.answer, puzzle.target).words
-
-
-def _settled(frames: list[Frame]) -> int:
-    """Return the number of the first frame whose answer all later ones keep."""
-    answers = [frame.board.answer for frame in frames]
-    differ = [at for at, answer in enumerate(answers) if (answer != answers[-1]).any()]
-    return differ[-1] + 1 if differ else 0
 
 
 def _think(
@@ -184,7 +172,7 @@ def _reason(
         if halts:
             q.append(float(glimpse.q_halt[0]))
         certainty = glimpse.certainty[0].reshape(answer.shape)
-        board = board_of_step(puzzle, before, answer, certainty, None)
+        board = board_of_step(puzzle, before, answer, certainty)
         chain = f"chain {glimpse.chain + 1} of {asked.breadth}, " if asked.breadth > 1 else ""
         title = f"{chain}ACT step {glimpse.step} of {steps}"
         tell({"frame": shown(Frame(board, title, [], list(q), steps))})

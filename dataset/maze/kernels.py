@@ -40,12 +40,12 @@ def _find(tokens, token):
 
 
 @compiled
-def _search(tokens, size, parents, queue):
-    """Search breadth first from S; return the moves to G, or -1 when it cannot be reached.
-
-    `parents`, int64 [cells], receives where each cell was first reached from; `queue` is scratch.
+def _search(tokens, size):
+    """Search breadth first from S; return the moves to G, -1 where it cannot be reached, and where
+    each cell was first reached from, int64 [cells].
     """
-    parents.fill(-1)
+    parents = np.full(size * size, -1)
+    queue = np.empty(size * size, dtype=np.int64)
     start = _find(tokens, START)
     parents[start] = start
     queue[0] = start
@@ -63,31 +63,27 @@ def _search(tokens, size, parents, queue):
                 if other >= 0 and tokens[other] != WALL and parents[other] < 0:
                     parents[other] = cell
                     if tokens[other] == GOAL:
-                        return moves
+                        return moves, parents
                     queue[end] = other
                     end += 1
-    return -1
+    return -1, parents
 
 
 @compiled
-def solve_mazes(inputs, size, labels, moves):
-    """Solve uint8 [N, cells] mazes, by the rule of `dataset.maze.rules.solve`.
-
-    `labels`, uint8 [N, cells], receives the inputs with the path, `moves`, int64 [N], its length
-    (-1 where there is none).
+def solve_mazes(inputs, size):
+    """Solve uint8 [N, cells] mazes, by the rule of `dataset.maze.rules.solve`, which says what is
+    returned.
     """
-    parents = np.empty(size * size, dtype=np.int64)
-    queue = np.empty(size * size, dtype=np.int64)
+    labels, moves = inputs.copy(), np.empty(len(inputs), dtype=np.int64)
     for row in range(len(inputs)):
         tokens = inputs[row]
-        for cell in range(size * size):
-            labels[row, cell] = tokens[cell]
-        moves[row] = _search(tokens, size, parents, queue)
+        moves[row], parents = _search(tokens, size)
         if moves[row] > 0:
             cell = parents[_find(tokens, GOAL)]
             while tokens[cell] != START:
                 labels[row, cell] = PATH
                 cell = parents[cell]
+    return labels, moves
 
 
 @compiled
@@ -122,17 +118,16 @@ def _walk(tokens, size, actions):
 
 
 @compiled
-def check_mazes(inputs, preds, size, drawn_moves, least_moves, actions):
+def check_mazes(inputs, preds, size):
     """Measure the drawn path and a shortest path of each maze, uint8 [N, cells].
 
-    `drawn_moves` and `least_moves`, int64 [N], receive -1 where no valid path is drawn; `actions`,
-    uint8 [N, cells] zeros, what `dataset.maze.rules.path_actions` returns.
+    Returns:
+        (moves drawn, fewest moves): int64 [N], -1 where no valid path is drawn; and what
+        `dataset.maze.rules.path_actions` returns.
     """
-    parents = np.empty(size * size, dtype=np.int64)
-    queue = np.empty(size * size, dtype=np.int64)
+    drawn_moves, least_moves = np.full(len(inputs), -1), np.full(len(inputs), -1)
+    actions = np.zeros_like(inputs)
     for row in range(len(inputs)):
-        drawn_moves[row] = -1
-        least_moves[row] = -1
         kept = True
         for cell in range(size * size):
             given, pred = inputs[row, cell], preds[row, cell]
@@ -140,7 +135,8 @@ def check_mazes(inputs, preds, size, drawn_moves, least_moves, actions):
         if kept:
             drawn_moves[row] = _walk(preds[row], size, actions[row])
             if drawn_moves[row] > 0:
-                least_moves[row] = _search(inputs[row], size, parents, queue)
+                least_moves[row] = _search(inputs[row], size)[0]
+    return drawn_moves, least_moves, actions
 
 
 @compiled
@@ -254,8 +250,6 @@ def find_maze(states, first, size, min_length, lowest, span, question):
     inside = _all_cells(size, pad, length)
     free = np.zeros(length, dtype=np.uint64)
     balls = np.zeros((3, length), dtype=np.uint64)
-    parents = np.empty(size * size, dtype=np.int64)
-    queue = np.empty(size * size, dtype=np.int64)
     state = np.empty(1, dtype=np.uint64)
     for attempt in range(first, len(states)):
         state[0] = states[attempt]
@@ -275,6 +269,6 @@ def find_maze(states, first, size, min_length, lowest, span, question):
             question[cell] = FREE if _has_bit(free, pad, bit) else WALL
         question[start] = START
         question[goal] = GOAL
-        if _search(question, size, parents, queue) >= min_length:
+        if _search(question, size)[0] >= min_length:
             return attempt
     return len(states)

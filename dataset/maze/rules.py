@@ -51,11 +51,7 @@ def solve(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         ValueError: a row is no maze; it names the first.
     """
-    mazes, size = _checked(inputs)
-    labels = np.empty_like(mazes)
-    moves = np.empty(len(mazes), dtype=np.int64)
-    _kernels().solve_mazes(mazes, size, labels, moves)
-    return labels, moves
+    return _kernels().solve_mazes(*_checked(inputs))
 
 
 def check_paths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -106,10 +102,7 @@ def path_actions(labels: np.ndarray) -> np.ndarray:
 def _measured(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     mazes, size = _checked(inputs)
     drawn = np.where((preds >= WALL) & (preds <= PATH), preds, 0).astype(np.uint8)
-    moves, least_moves = np.empty((2, len(mazes)), dtype=np.int64)
-    actions = np.zeros_like(drawn)
-    _kernels().check_mazes(mazes, drawn, size, moves, least_moves, actions)
-    return moves, least_moves, actions
+    return _kernels().check_mazes(mazes, drawn, size)
 
 
 def maze_pixels(labels: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ import numpy as np
 
 from dataset.sources import GeneratedPuzzle
 from dataset.sudoku.kernels import draw_puzzle, solution_key
-from dataset.sudoku.rules import layout_of
+from dataset.sudoku.rules import DIGIT_OF_BIT, layout_of
 from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.errors import ConfigError
 from runtime.streams import Stream, random_words
@@ -50,17 +50,15 @@ def generate_puzzles(
         ConfigError: none was found for long; the message says what was asked for.
     """
     asked = min_clues, max_clues, min_rating, MAX_STEPS
-    question, answer = np.zeros((2, size * size), np.int64)
     effort = 0
     for attempts, state in enumerate(_attempt_states(seed, stream), start=1):
-        success, rating, steps = draw_puzzle(layout_of(size), state, *asked, question, answer)
+        success, rating, steps, *boards = draw_puzzle(layout_of(size), state, *asked)
         effort += 1 + steps
+        question, answer = (DIGIT_OF_BIT[board] for board in boards)
         if success and (key := image_key(question, answer, size)) not in taken:
             taken.add(key)
             effort = 0
-            yield GeneratedPuzzle(
-                question.astype(np.uint8), answer.astype(np.uint8), rating, attempts
-            )
+            yield GeneratedPuzzle(question, answer, rating, attempts)
         if effort >= _MAX_EFFORT:
             break
     raise ConfigError(
@@ -70,7 +68,7 @@ def generate_puzzles(
 
 
 def image_key(question: np.ndarray, answer: np.ndarray, size: int) -> Any:
-    """Return what a puzzle, int64 [cells] digits each, shares with those that repeat it."""
+    """Return what a puzzle, uint8 [cells] digits each, shares with those that repeat it."""
     return solution_key(answer) if size == 9 else puzzle_key(question, size)
 
 

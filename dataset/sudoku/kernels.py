@@ -5,9 +5,9 @@ All of them are in one file because of numba's cache: see `dataset.compiled`.
 Integer arguments are wrapped in np.int64, and no slice is assigned to: numba compiles a function
 anew for every literal that it is called with, and a slice's error message costs it two seconds.
 
-Inside, the digit d is the bit 1 << (d - 1), an empty cell is 0, and a board is int64 [cells] of
-such bits. Random numbers are SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
-number generators", OOPSLA 2014), `state` uint64 [1].
+A board is int64 [cells], in which the digit d is the bit 1 << (d - 1), and an empty cell is 0.
+Random numbers are SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014), `state` uint64 [1].
 """
 
 import numpy as np
@@ -29,12 +29,6 @@ def _shuffle(state, items):
     for last in range(len(items) - 1, 0, -1):
         other = _random_below(state, last + 1)
         items[last], items[other] = items[other], items[last]
-
-
-@compiled
-def _copy(source, target):
-    for cell in range(len(source)):
-        target[cell] = source[cell]
 
 
 @compiled
@@ -144,16 +138,16 @@ def _choose(options, randomize, state):
 
 
 @compiled
-def _search(clues, allowed, layout, limit, randomize, state, answer):
+def _search(clues, allowed, layout, limit, randomize, state):
     """Look for up to `limit` solutions, guessing in the cell with the fewest candidates.
 
     Args:
         allowed: int64 [cells], the digits each empty cell may take.
-        answer: int64 [cells], receives the first solution.
     Returns:
-        (solutions found, guessed digits taken back before the first or the end of the search).
+        (solutions found, guessed digits taken back before the first or the end, first solution).
     """
     cells, board = len(clues), clues.copy()
+    answer = board
     used = np.zeros(3 * layout.size, dtype=np.int64)
     candidates = np.zeros(cells, dtype=np.int64)
     trail = np.empty(cells, dtype=np.int64)
@@ -175,14 +169,14 @@ def _search(clues, allowed, layout, limit, randomize, state, answer):
         elif cell == -1:
             if solutions == 0:
                 backtracks = guesses - depth
-                _copy(board, answer)
+                answer = board.copy()
             solutions += 1
             if solutions == limit:
-                return solutions, backtracks
+                return solutions, backtracks, answer
         while depth > 0 and guess_options[depth - 1] == 0:
             depth -= 1
         if depth == 0:
-            return solutions, backtracks if solutions > 0 else guesses
+            return solutions, backtracks if solutions > 0 else guesses, answer
         level = depth - 1
         filled = _undo(board, used, layout, trail, filled, guess_filled[level])
         bit = _choose(guess_options[level], randomize, state)
@@ -197,44 +191,25 @@ def _any_digit(layout):
 
 
 @compiled
-def solve_digits(digits, layout, limit):
-    """Solve int64 [cells] digits, 0 where empty and no two equal within a unit.
+def solve_board(clues, layout, limit):
+    """Solve a board in which no two digits of a unit are equal.
 
     Returns:
-        (solutions up to `limit`, backtracks before the first, int64 [cells] first solution).
+        (solutions up to `limit`, backtracks before the first, the first solution).
     """
-    clues, answer = np.zeros_like(digits), np.zeros_like(digits)
-    for cell in range(len(digits)):
-        if digits[cell] != 0:
-            clues[cell] = 1 << (digits[cell] - 1)
     state = np.zeros(1, dtype=np.uint64)
-    allowed = _any_digit(layout)
-    solutions, backtracks = _search(clues, allowed, layout, limit, np.int64(0), state, answer)
-    return solutions, backtracks, _to_digits(answer)
+    return _search(clues, _any_digit(layout), layout, limit, np.int64(0), state)
 
 
 @compiled
-def _to_digits(board):
-    digits = np.zeros(len(board), dtype=np.int64)
-    for cell in range(len(board)):
-        mask = board[cell]
-        while mask != 0:
-            digits[cell] += 1
-            mask >>= 1
-    return digits
-
-
-@compiled
-def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps, question, answer):
+def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps):
     """Make one attempt at a random puzzle with exactly one solution.
 
     With `min_rating` 0 clues are removed in random order. Otherwise a vicinity search of up to
     `max_steps` looks for the rating; its puzzles are minimal.
 
-    Args:
-        question: int64 [cells], receives the digits, as `answer`.
     Returns:
-        (whether the attempt succeeded, rating, steps of the search).
+        (whether the attempt succeeded, rating, steps of the search, puzzle, solution).
     """
     steps = np.int64(0)
     solution = _random_solution(layout, state)
@@ -242,15 +217,11 @@ def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps, ques
     if min_rating == 0:
         target = min_clues + _random_below(state, max_clues - min_clues + 1)
         if _dig(puzzle, target, layout, state) != target:
-            return False, 0, steps
+            return False, 0, steps, puzzle, solution
     else:
-        steps = _climb(puzzle, solution, min_rating, max_steps, layout, state)
+        puzzle, steps = _climb(puzzle, solution, min_rating, max_steps, layout, state)
     solutions, rating = _count_and_rate(puzzle, layout, state)
-    if solutions != 1 or rating < min_rating:
-        return False, 0, steps
-    _copy(_to_digits(puzzle), question)
-    _copy(_to_digits(solution), answer)
-    return True, rating, steps
+    return solutions == 1 and rating >= min_rating, rating, steps, puzzle, solution
 
 
 @compiled
@@ -261,15 +232,12 @@ def _random_solution(layout, state):
     for digit in range(layout.size):
         clues[digit] = 1 << digit
     _shuffle(state, clues[: layout.size])
-    answer = np.zeros(cells, dtype=np.int64)
-    _search(clues, _any_digit(layout), layout, np.int64(1), np.int64(1), state, answer)
-    return answer
+    return _search(clues, _any_digit(layout), layout, np.int64(1), np.int64(1), state)[2]
 
 
 @compiled
 def _count_and_rate(puzzle, layout, state):
-    answer = np.zeros(len(puzzle), dtype=np.int64)
-    return _search(puzzle, _any_digit(layout), layout, np.int64(2), np.int64(0), state, answer)
+    return _search(puzzle, _any_digit(layout), layout, np.int64(2), np.int64(0), state)[:2]
 
 
 @compiled
@@ -279,7 +247,6 @@ def _dig(puzzle, target, layout, state):
     Returns how many are left: more than `target` means that none can be spared.
     """
     allowed = _any_digit(layout)
-    other = np.zeros(len(puzzle), dtype=np.int64)
     order = np.flatnonzero(puzzle)
     _shuffle(state, order)
     left = len(order)
@@ -289,9 +256,9 @@ def _dig(puzzle, target, layout, state):
         digit = puzzle[cell]
         puzzle[cell] = 0
         allowed[cell] &= ~digit  # another solution would have another digit here
-        solutions, _ = _search(puzzle, allowed, layout, np.int64(1), np.int64(0), state, other)
+        others = _search(puzzle, allowed, layout, np.int64(1), np.int64(0), state)[0]
         allowed[cell] |= digit
-        if solutions == 0:
+        if others == 0:
             left -= 1
         else:
             puzzle[cell] = digit
@@ -303,7 +270,7 @@ def _climb(puzzle, solution, min_rating, max_steps, layout, state):
     """Make the puzzle minimal, then harder: the vicinity search.
 
     A step drops one clue, adds two at a time until the solution is the only one again, makes the
-    puzzle minimal, and is kept unless its rating is lower. Returns the steps made.
+    puzzle minimal, and is kept unless its rating is lower. Returns the puzzle and the steps made.
     """
     _dig(puzzle, np.int64(0), layout, state)
     _, best = _count_and_rate(puzzle, layout, state)
@@ -321,9 +288,8 @@ def _climb(puzzle, solution, min_rating, max_steps, layout, state):
         _dig(neighbour, np.int64(0), layout, state)
         _, rating = _count_and_rate(neighbour, layout, state)
         if rating >= best:
-            best = rating
-            _copy(neighbour, puzzle)
-    return steps
+            best, puzzle = rating, neighbour
+    return puzzle, steps
 
 
 @compiled

@@ -18,6 +18,8 @@ EMPTY_TOKEN = 1
 EMPTY_MARKS = ".0-_*"
 """What an empty cell is written as; x only where nothing else is."""
 EMPTY_SAID = f"one of {' '.join(EMPTY_MARKS)} for an empty cell"
+DIGIT_OF_BIT = np.frexp(np.arange(2**8 + 1))[1].astype(np.uint8)
+"""The digit of what stands in a cell of a board of `dataset.sudoku.kernels`."""
 _CORNERED = re.compile(r"[-=]*\+[-=+]*")
 _SKIPPED = re.compile(r"[\s|=\u2500-\u257f]")
 
@@ -174,11 +176,11 @@ def count_solutions(puzzle: np.ndarray, limit: int = 2) -> int:
 
 def _search(puzzle: np.ndarray, limit: int) -> tuple[int, int, np.ndarray]:
     # Imported here because it loads the compiler, which takes half a second: only who solves waits.
-    from dataset.sudoku.kernels import solve_digits
+    from dataset.sudoku.kernels import solve_board
 
     size = grid_size(puzzle.size)
     if find_conflict(puzzle) is not None:
         return 0, 0, puzzle
-    digits = np.ascontiguousarray(puzzle, dtype=np.int64).reshape(-1)
-    solutions, backtracks, answer = solve_digits(digits, layout_of(size), limit)
-    return solutions, backtracks, answer.reshape(size, size).astype(np.int8)
+    clues = (1 << puzzle.reshape(-1).astype(np.int64)) >> 1
+    solutions, backtracks, answer = solve_board(clues, layout_of(size), limit)
+    return solutions, backtracks, DIGIT_OF_BIT[answer].reshape(size, size).astype(np.int8)

@@ -34,10 +34,8 @@ is called with a dtype, and returns what is added to the scores, [N, T, T] with 
 def require_data(bias: str, facts: "DataFacts") -> None:
     """Raise ConfigError if the data do not fit a value of `arch.attention_bias`."""
     if bias != NONE:
-        schema = ATTENTION_BIASES[bias].schema
-        assert issubclass(schema, AttentionBiasConfig)
         try:
-            schema.require_data(facts)
+            ATTENTION_BIASES[bias].schema.require_data(facts)
         except ValueError as error:
             raise ConfigError(f"arch.attention_bias={bias}: {error}") from None
 

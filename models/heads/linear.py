@@ -1,11 +1,12 @@
-"""A token head with a matrix of its own."""
+"""Token heads of one matrix: its own, or the token embedding's."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.config import RecurrenceConfig
 from models.heads.base import NEVER, Matrix, TokenHead
-from models.layers import CastedLinear, widened
+from models.layers import CastedEmbedding, CastedLinear, widened
 
 
 class Linear(Matrix):
@@ -35,3 +36,23 @@ def build(config: RecurrenceConfig, vocab_size: int, embedding: nn.Module) -> To
     """Build the head of an architecture: one row for all digits, where each has a state."""
     linear = LinearOfDigits if config.has_digits else Linear
     return linear(config.hidden_size, vocab_size, config.heads.lm.bias)
+
+
+class Tied(Matrix):
+    """The token embedding's own matrix [V, D]: one tensor, used at both ends.
+
+    The embedding keeps it; here it is only referred to, so that a state dict holds it once and a
+    loaded model is tied as well.
+    """
+
+    def __init__(
+        self, config: RecurrenceConfig, vocab_size: int, embedding: CastedEmbedding
+    ) -> None:
+        super().__init__()
+        # A tuple, because an attribute would be registered a second time.
+        self._source = (embedding,)
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if config.heads.lm.bias else None
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        return self._source[0].embedding_weight

@@ -226,16 +226,16 @@ class HaltHeadConfig(AuxiliaryHeadConfig):
     """
 
 
-for _name, _schema, _built_by in (
-    ("linear", LinearHeadConfig, "build"),
-    ("tied", TiedHeadConfig, "Tied"),
-    ("factorized", FactorizedHeadConfig, "Factorized"),
-    ("adaptive", AdaptiveHeadConfig, "Adaptive"),
-    ("puzzle", PuzzleHeadConfig, "PuzzleAdapted"),
-    ("moe", MoEHeadConfig, "MixtureOfExperts"),
-    ("hierarchical", HierarchicalHeadConfig, "Hierarchical"),
+for _name, _schema, _module, _built_by in (
+    ("linear", LinearHeadConfig, "linear", "build"),
+    ("tied", TiedHeadConfig, "linear", "Tied"),
+    ("factorized", FactorizedHeadConfig, "factorized", "Factorized"),
+    ("adaptive", AdaptiveHeadConfig, "adaptive", "Adaptive"),
+    ("puzzle", PuzzleHeadConfig, "puzzle", "PuzzleAdapted"),
+    ("moe", MoEHeadConfig, "moe", "MixtureOfExperts"),
+    ("hierarchical", HierarchicalHeadConfig, "hierarchical", "Hierarchical"),
 ):
-    TOKEN_HEADS.add(_name, _schema, imported(f"models.heads.{_name}", _built_by))
+    TOKEN_HEADS.add(_name, _schema, imported(f"models.heads.{_module}", _built_by))
 
 _confidence = imported("models.heads.confidence", "ConfidenceHead")
 _attention = imported("models.heads.attention", "PositionAttentionHead")

@@ -11,16 +11,17 @@ from torch import Tensor
 
 from models.config import DataFacts
 from models.recurrence import CycledRecurrence, Latents, ReasoningLevel, Rotary
-from models.trm.config import TRMConfig
 
 
 class _TinyRecurrence(CycledRecurrence):
     """H_cycles - 1 cycles without gradients, then one with; a subclass says what a cycle is."""
 
-    def __init__(self, config: Any, facts: DataFacts, latents: tuple[str, ...]) -> None:
+    initial_states: tuple[str, ...]
+
+    def __init__(self, config: Any, facts: DataFacts) -> None:
         super().__init__(config, facts)
         self.L_level = ReasoningLevel(config, config.L_layers, self.num_positions, self.block)
-        self.add_initial_states(latents)
+        self.add_initial_states(self.initial_states)
 
     def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         with torch.no_grad():
@@ -36,8 +37,7 @@ class _TinyRecurrence(CycledRecurrence):
 class TRMInner(_TinyRecurrence):
     """Two latents: the answer z_H and the reasoning z_L."""
 
-    def __init__(self, config: Any, facts: DataFacts) -> None:
-        super().__init__(config, facts, ("H", "L"))
+    initial_states = ("H", "L")
 
     def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         """z_L = net(z_L + z_H + input), L_cycles times, then z_H = net(z_H + z_L)."""
@@ -51,8 +51,7 @@ class TRMInner(_TinyRecurrence):
 class TRMSingleInner(_TinyRecurrence):
     """One latent is both: the paper's ablation (section 4.2)."""
 
-    def __init__(self, config: TRMConfig, facts: DataFacts) -> None:
-        super().__init__(config, facts, ("L",))
+    initial_states = ("L",)
 
     def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         """z = net(z + input), L_cycles times, then z = net(z)."""

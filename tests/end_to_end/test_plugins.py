@@ -12,6 +12,7 @@ PLUGIN = """
 from pathlib import Path
 from typing import Literal
 
+from models.biases.base import ATTENTION_BIASES, AttentionBiasConfig
 from models.config import ARCHITECTURES
 from models.hrm.config import HRMConfig
 from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, AuxiliaryHeadConfig, TokenHeadConfig
@@ -33,6 +34,7 @@ class DigitsConfig(TokenHeadConfig):
 
 
 ARCHITECTURES.add("mine", MineConfig, imported("nowhere", "Mine"))
+ATTENTION_BIASES.add("near", AttentionBiasConfig, imported("nowhere", "Near"))
 TOKEN_HEADS.add("digits", DigitsConfig, imported("nowhere", "digits"))
 AUXILIARY_HEADS.add("doubt", AuxiliaryHeadConfig, imported("nowhere", "Doubt"))
 """
@@ -76,6 +78,7 @@ def refusal(run_python: Any, *arguments: str) -> str:
         (f"{ON} arch=mine arch.widgetsize=5", "did you mean arch.widget_size?"),
         (f"{ON} arch=mine arch.widget_size=x", "arch.widget_size=x: input should be a valid int"),
         (f"{ON} arch.widget_size=5", "the chosen files have no arch.widget_size"),
+        (f"{ON} arch.attention_bias=nea", "input should be 'none', 'sudoku' or 'near'"),
         (f"{ON} heads=[digits,tied]", "digits and tied stand at the same place; choose one"),
         (f"{ON} arch.loss.weights.dout=1", "did you mean arch.loss.weights.doubt?"),
         ("plugins=[*a]", "plugins="),

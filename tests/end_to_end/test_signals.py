@@ -13,7 +13,7 @@ from runtime.errors import Preempted
 from training import stop_signals
 from training.config.entry_point import run_entry_point
 from training.config.schema import TrainConfig
-from training.tracking import JsonlLog
+from training.tracking import Tracker
 from training.trainer import Trainer
 
 
@@ -105,13 +105,13 @@ def test_a_signal_outside_of_training_stops_at_once(
 def test_signals_that_arrive_again_are_one(
     run: Any, signal_at: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    close = JsonlLog.close
+    end = Tracker.__exit__
 
-    def asked_again(log: JsonlLog) -> None:
+    def asked_again(*given: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        close(log)
+        end(*given)
 
-    monkeypatch.setattr(JsonlLog, "close", asked_again)
+    monkeypatch.setattr(Tracker, "__exit__", asked_again)
     # The terminal sends Ctrl-C to torchrun and its workers, and torchrun passes it on.
     signal_at(3, signal.SIGINT, signal.SIGINT, signal.SIGTERM)
     with pytest.raises(Preempted, match="saved at step 3"):

@@ -26,7 +26,6 @@ ON_DISK = (
     "dataset.format.files",
     "dataset.format.schema",
     "dataset.format.schema",
-    "dataset.format.checks",
     "dataset.format.reading",
     "dataset.format.writing",
 )
@@ -40,7 +39,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "models": ("runtime", "models"),
     "training": ("runtime", "training", "models", "puzzle_dataset", "dataset.kinds", *ON_DISK),
     "apps.__init__": (),
-    "apps.lattice": ("apps.lattice", "runtime", "models", "dataset", "evaluation")
+    "apps.dec": ("apps.dec", "runtime", "models"),
+    "apps.lattice": ("apps.lattice", "apps.dec", "runtime", "models", "dataset", "evaluation")
     + ("puzzle_dataset",),
     "apps": CORE_PACKAGES + ("apps", "puzzle_dataset"),
     "evaluation.job": ("runtime", "evaluation", "models", "dataset", "puzzle_dataset", "training"),
@@ -163,7 +163,7 @@ KNOWS_A_PART = ("training.checkpoint.published",)
 
 
 def test_the_core_imports_no_part_of_a_model_by_name() -> None:
-    assert len(MODEL_PARTS) > 15
+    assert len(MODEL_PARTS) >= 15
     for name in MODULES.keys() - within(*MODEL_PARTS, *KNOWS_A_PART, "apps"):
         assert not {other for other in imports(name) if is_within(other, MODEL_PARTS)}, name
 
@@ -180,7 +180,6 @@ OF_APPS = [
 NAMES_A_KIND = {
     "evaluation.headline": "results on disk have `arc/pass@2`",
     "puzzle_dataset": "a lazy ARC set on disk holds tasks, whose rows are made when they are read",
-    "training.checkpoint.conversion": "the published configuration has the evaluator `arc@ARC`",
     "training.config.schema": "the published configuration trains on data/arc by default",
 }
 HELP_NAMES_A_PART = {

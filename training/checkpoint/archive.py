@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runtime.errors import CheckpointError
+from runtime.errors import CheckpointError, disk_errors
 from runtime.files import open_regular
 from runtime.text import shown
-from training.checkpoint.store import reading
 
 # Of about 250 bytes for each tensor. An operation has a byte or more, and may cost a hundred.
 _MAX_PICKLE_BYTES = 2**20
@@ -72,7 +71,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: it is missing, damaged, or anything else; names it and says what is in it.
     """
-    with reading(path), open_regular(path) as file:
+    with disk_errors(path, CheckpointError), open_regular(path) as file:
         try:
             # zipfile reads the whole list of names, which takes ten times its size.
             end = zipfile._EndRecData(file)  # type: ignore[attr-defined]

@@ -8,15 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from models.config import DataFacts
 from runtime.errors import CheckpointError, NonFiniteError
-from runtime.ranks import Ranks
 from runtime.text import shown
 from training.checkpoint import store, tensors
 from training.checkpoint.environment import environment_changes
 from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, Checkpoint, RunState
 from training.checkpoint.tensors import load_tensors
-from training.config.schema import TrainConfig
 from training.step import Learner
 from training.tracking import Tracker
 
@@ -40,20 +37,12 @@ class RunKeeper:
     """
 
     run_dir: Path
-    config: TrainConfig
-    facts: DataFacts
+    learner: Learner
     fingerprint: str
     environment: Mapping[str, Any]
-    ranks: Ranks
 
     def save(
-        self,
-        learner: Learner,
-        progress: Progress,
-        tracker: Tracker | None,
-        *,
-        score: float | None,
-        permanent: bool,
+        self, progress: Progress, tracker: Tracker | None, score: float | None, permanent: bool
     ) -> None:
         """Write a checkpoint of everything, on rank 0, and drop the ones that need not stay.
 
@@ -65,32 +54,42 @@ class RunKeeper:
             CheckpointError: the disk refused. On all ranks.
             NonFiniteError: something in it is not finite; nothing is written. On all ranks.
         """
-        self.ranks.mark(f"saving step {progress.step}", long=True)
-        carry = tensors.gather_carry(learner.carry, self.ranks)
-        rng = tensors.gather_rng(self.ranks, same_on_all=learner.exact)
+        learner, ranks = self.learner, self.learner.ranks
+        ranks.mark(f"saving step {progress.step}", long=True)
+        carry = tensors.gather_carry(learner.carry, ranks)
+        rng = tensors.gather_rng(ranks, same_on_all=learner.exact)
         failure = None
-        if self.ranks.is_main:
+        if ranks.is_main:
             assert tracker is not None, "rank 0 has one"
-            state = self._state(learner, progress, tracker)
+            state = self._state(progress, tracker)
             state = state.model_copy(update={"score": score, "permanent": permanent})
+            files = {
+                MODEL: tensors.model_tensors(learner.model),
+                OPTIMIZER: tensors.optimizer_tensors(learner.optimizer, learner.groups),
+                CARRY: carry,
+                RNG: rng,
+            }
+            if learner.average:
+                files[EMA] = learner.average.tensors()
             try:
-                self._write(state, {**_tensors_of(learner), CARRY: carry, RNG: rng}, tracker)
+                self._write(state, files, tracker)
             except (CheckpointError, NonFiniteError) as error:
                 failure = error
             except OSError as error:
                 failure = CheckpointError(str(error))
         # Also the barrier behind which every rank may rely on the checkpoint.
-        failure = self.ranks.broadcast_object(failure)
+        failure = ranks.broadcast_object(failure)
         if failure is not None:
             raise failure
-        self.ranks.mark(f"after saving step {progress.step}")
+        ranks.mark(f"after saving step {progress.step}")
 
-    def _state(self, learner: Learner, progress: Progress, tracker: Tracker) -> RunState:
+    def _state(self, progress: Progress, tracker: Tracker) -> RunState:
+        learner = self.learner
         return RunState(
             **asdict(progress),
             total_steps=learner.total_steps,
-            config=self.config.model_dump(mode="json"),
-            facts=self.facts.to_dict(),
+            config=learner.config.model_dump(mode="json"),
+            facts=learner.facts.to_dict(),
             data_fingerprint=self.fingerprint,
             environment=dict(self.environment),
             diagnostics=learner.diagnostics.state() if learner.diagnostics else None,
@@ -111,30 +110,31 @@ class RunKeeper:
         tracker.sync()
         writers = {file: tensors.tensor_writer(content) for file, content in files.items()}
         store.save_checkpoint(self.run_dir, state, writers)
-        store.prune(self.run_dir, keep_last=self.config.keep_last, keep_best=self.config.keep_best)
+        config = self.learner.config
+        store.prune(self.run_dir, keep_last=config.keep_last, keep_best=config.keep_best)
 
-    def restore(
-        self, checkpoint: Checkpoint, learner: Learner, say: Callable[[str], None]
-    ) -> Progress:
-        """Put a verified checkpoint, the same on all ranks, into a newly built `learner`: bit for
+    def restore(self, checkpoint: Checkpoint, say: Callable[[str], None]) -> Progress:
+        """Put a verified checkpoint, the same on all ranks, into the newly built learner: bit for
         bit where the environment is the same. Returns how far the run is.
 
         Raises:
             CheckpointError: something in it does not fit this run.
         """
         path, state = checkpoint.path, checkpoint.state
+        learner, ranks = self.learner, self.learner.ranks
         if state.iteration is None or state.position is None:
             name = "iteration" if state.iteration is None else "position"
             raise CheckpointError(f"{path / STATE}: has no {name}")
-        tensors.restore_model(learner.model, load_tensors(path / MODEL), path / MODEL)
+        weights = load_tensors(path / MODEL)
+        tensors.restore_model(learner.model, weights, path / MODEL)
         saved = load_tensors(path / OPTIMIZER)
         tensors.restore_optimizer(learner.optimizer, learner.groups, saved)
-        if learner.average and (path / EMA).exists():
-            learner.average.restore(load_tensors(path / EMA), path / EMA)
-        elif learner.average:
-            # Only with resume_changed=true: the run kept none so far.
-            learner.average.restart()
-        carry = tensors.load_carry(path / CARRY, self.ranks, learner.carry)
+        if learner.average:
+            # Without one, with resume_changed=true, it starts with the weights.
+            averaged = load_tensors(path / EMA) if (path / EMA).exists() else {}
+            tensors.require_fit(learner.model, weights | averaged, path / EMA)
+            learner.average.restore(weights | averaged)
+        carry = tensors.load_carry(path / CARRY, ranks, learner.carry)
         if carry is None:
             of_another = "the saved carry belongs to another batch size or architecture"
             say(f"{of_another}: all slots start new puzzles")
@@ -144,28 +144,20 @@ class RunKeeper:
             with _explained(path / STATE, "diagnostics"):
                 learner.diagnostics.restore(state.diagnostics)
         learner.seed_other_ranks(state.step)  # A rank that was not there has no state of its own.
+        states = load_tensors(path / RNG)
         with _explained(path / RNG, "random state"):
-            tensors.restore_rng(load_tensors(path / RNG), self.ranks)
+            tensors.restore_rng(states, ranks)
         changes = environment_changes(
             state.environment, self.environment, any_world_size=learner.exact
         )
         exactly = f"not bit for bit ({'; '.join(changes)})" if changes else "exactly"
         say(f"resumed {exactly} from {path} at step {state.step}")
-        if self.ranks.is_main:
+        if ranks.is_main:
             store.remove_leftovers(self.run_dir)
         seconds = state.seconds or 0.0
-        same_puzzles = state.scored_on == store.scored_on(self.config.model_dump(mode="json"))
+        same_puzzles = state.scored_on == store.scored_on(learner.config.model_dump(mode="json"))
         best_score = state.best_score if same_puzzles else None
         return Progress(state.step, state.iteration, state.position, best_score, seconds)
-
-
-def _tensors_of(learner: Learner) -> dict[str, dict[str, Tensor]]:
-    """Return what rank 0 alone knows all of, by file."""
-    files = {
-        MODEL: tensors.model_tensors(learner.model),
-        OPTIMIZER: tensors.optimizer_tensors(learner.optimizer, learner.groups),
-    }
-    return files | ({EMA: learner.average.tensors()} if learner.average else {})
 
 
 @contextmanager
@@ -173,7 +165,5 @@ def _explained(path: Path, what: str) -> Iterator[None]:
     """Turn what torch and our own code raise of unfit values in a file into a CheckpointError."""
     try:
         yield
-    except CheckpointError:
-        raise
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: {what}: {shown(error, 200)}") from None

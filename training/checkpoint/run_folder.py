@@ -63,7 +63,7 @@ def prepare_run_dir(run_dir: Path) -> None:
 def save_config(run_dir: Path, config: TrainConfig) -> None:
     """Write the resolved configuration into the run's folder; CheckpointError: the disk refused."""
     path = run_dir / CONFIG_FILE
-    with store.reading(path):
+    with disk_errors(path, CheckpointError):
         write_atomically(path, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
 

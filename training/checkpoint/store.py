@@ -12,7 +12,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -162,7 +161,7 @@ def put_back_replaced(run_dir: Path) -> None:
     """Rename back what a killed save had moved away; CheckpointError: the disk refused."""
     for step in _moved_away(run_dir):
         final = checkpoint_path(run_dir, step)
-        with reading(final):
+        with disk_errors(final, CheckpointError):
             put_back(final)
 
 
@@ -188,7 +187,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: names the file that is missing, cut, changed, unreadable or unlisted.
     """
-    with reading(path):
+    with disk_errors(path, CheckpointError):
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such checkpoint")
         present = sorted(path.iterdir())
@@ -196,7 +195,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if not isinstance(entries, dict) or STATE not in entries:
         raise CheckpointError(f"{path / MANIFEST}: does not list the checkpoint's files")
     for name, entry in entries.items():
-        with reading(path / name):
+        with disk_errors(path / name, CheckpointError):
             _verify(path, name, entry)
     for file in present:
         # Hidden files (.DS_Store, .nfs...) come from elsewhere and are never read.
@@ -253,15 +252,10 @@ def prune(run_dir: Path, *, keep_last: int, keep_best: int) -> None:
             remove_checkpoint(checkpoint_path(run_dir, step))
 
 
-def reading(path: Path) -> AbstractContextManager[None]:
-    """Return a context in which an error of the disk becomes a CheckpointError of this path."""
-    return disk_errors(path, CheckpointError)
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object of bounded size; CheckpointError names a file that is none."""
     try:
-        with reading(path):
+        with disk_errors(path, CheckpointError):
             content = json.loads(read_bounded(path, _MAX_JSON_BYTES))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not JSON: {error}") from None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -147,23 +147,18 @@ def load_carry(path: Path, ranks: Ranks, template: ACTCarry) -> ACTCarry | None:
     """Read this rank's rows of a saved carry, for any number of ranks; None when it belongs to
     another global batch size or architecture.
     """
-    wanted = template.tensors()
-    own = {}
-    try:
-        with safe_open(path, framework="pt") as file:
-            if set(file.keys()) != set(wanted):
-                return None
-            for name, like in wanted.items():
-                rows, local = file.get_slice(name), like.shape[0]
-                if rows.get_shape() != [local * ranks.world_size, *like.shape[1:]]:
-                    return None
-                part = rows[ranks.rank * local : (ranks.rank + 1) * local]
-                if part.dtype != like.dtype:
-                    return None
-                own[name] = part.to(like.device, copy=True)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: {error}") from None
-    return ACTCarry.from_tensors(own)
+    saved, wanted, rows = load_tensors(path), template.tensors(), len(template.steps)
+    found = {name: (value.dtype, value.shape) for name, value in saved.items()}
+    of_all = {
+        name: (like.dtype, (rows * ranks.world_size, *like.shape[1:]))
+        for name, like in wanted.items()
+    }
+    if found != of_all:
+        return None
+    own = slice(ranks.rank * rows, (ranks.rank + 1) * rows)
+    # Copies, because what safetensors reads is mapped from the file.
+    parts = {name: saved[name][own].to(like.device, copy=True) for name, like in wanted.items()}
+    return ACTCarry.from_tensors(parts)
 
 
 def gather_rng(ranks: Ranks, *, same_on_all: bool = False) -> dict[str, Tensor]:

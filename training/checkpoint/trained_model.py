@@ -11,24 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import field_validator
 
-from dataset.kinds import AnyEvaluator, EvaluatorConfig
 from models.architectures import ArchConfig
 from models.config import DataFacts
-from runtime.errors import CheckpointError, ConfigError
+from runtime.errors import CheckpointError, ConfigError, disk_errors
 from runtime.files import sha256
-from runtime.schema import Count, Schema
+from runtime.schema import Count
 from runtime.text import shown
 from training.checkpoint import store
 from training.checkpoint.addresses import parse_address
 from training.checkpoint.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
 from training.checkpoint.store import read_facts
 from training.config.explain import validate
-from training.config.schema import (
-    DataConfig,
-    chosen_evaluators,
-    in_present_terms,
-    inherited_evaluators,
-)
+from training.config.schema import DataConfig, DataSettings, in_present_terms
 
 if TYPE_CHECKING:
     import torch
@@ -38,36 +32,18 @@ if TYPE_CHECKING:
 _STEP_NAME = re.compile(r"step_(\d+)")
 
 
-class RecordedRun(Schema, extra="ignore"):
+class RecordedRun(DataSettings, extra="ignore"):
     """What evaluation needs of a recorded `TrainConfig`; the other settings may be of any version,
     the architecture must be known in full.
     """
 
     arch: ArchConfig
-    data: DataConfig | None = None
-    data_path: str | None = None
-    data_paths: list[str] | None = None
-    data_paths_test: list[str] | None = None
-    evaluators: list[AnyEvaluator] | None = None
     global_batch_size: Count = 768
 
     @field_validator("data")
     @classmethod
     def _keep_no_commands(cls, data: DataConfig | None) -> DataConfig | None:
         return data and _without_commands(data)
-
-    @property
-    def active_evaluators(self) -> list[EvaluatorConfig]:
-        return chosen_evaluators(self.evaluators, self.data, self.data_folders("test"))
-
-    @property
-    def inherited_evaluators(self) -> list[EvaluatorConfig]:
-        return inherited_evaluators(self.evaluators, self.data, self.data_folders("test"))
-
-    def data_folders(self, split: str) -> list[str]:
-        """Return the folders that hold a split, as the run named them; empty when it named none."""
-        train = self.data_paths or ([self.data_path] if self.data_path else [])
-        return train if split == "train" else self.data_paths_test or train
 
 
 def _without_commands(data: DataConfig) -> DataConfig:
@@ -231,7 +207,7 @@ def _find(path: Path, warn: Callable[[str], None]) -> tuple[store.Checkpoint | P
     address, origin = parse_address(path), None
     if address is not None:
         path, origin = address.fetch()
-    with store.reading(path):
+    with disk_errors(path, CheckpointError):
         if path.is_file():
             return path, origin
         if not path.is_dir():

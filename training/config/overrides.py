@@ -14,7 +14,7 @@ from runtime.errors import ConfigError
 from runtime.schema import Schema
 from runtime.text import shown
 from training.config.explain import did_you_mean, is_setting, unknown_key
-from training.config.source import HYDRA_GROUPS, HYDRA_KEYS, HYDRA_REFUSED, Source
+from training.config.source import HYDRA_GROUPS, HYDRA_KEYS, HYDRA_REFUSED, Source, quoted_value
 
 # Groups whose choices are put together, with the part that is usual; "" where there may be none.
 _PARTS = {"heads": "standard", "logger": "jsonl", "techniques": ""}
@@ -83,13 +83,6 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
             message = f"cannot read the override {said} (expected key=value): {detail}"
             raise ConfigError(message) from None
     return parsed
-
-
-def quoted_value(text: object) -> str:
-    """Quote a value that Hydra's grammar would take apart."""
-    # Hydra reads backslashes as themselves except in front of a quote, the closing one included.
-    escaped = re.sub(r"(\\+)(?='|\Z)", r"\1\1", str(text)).replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def is_of_hydra(override: Override) -> bool:

@@ -155,6 +155,39 @@ class DataSettings(Schema):
     """several training folders: [a,b]"""
     data_paths_test: list[str] | None = None
     """test folders, when they differ from the training folders"""
+    evaluators: list[AnyEvaluator] | None = None
+    """[]: none; null: those of the data set when it is known by name"""
+    data: DataConfig | None = None
+
+    @property
+    def train_paths(self) -> list[str]:
+        """Folders to train on. `data_paths` comes before `data_path`, as in TRM."""
+        return self.data_paths or ([self.data_path] if self.data_path else [])
+
+    @property
+    def test_paths(self) -> list[str]:
+        return self.data_paths_test or self.train_paths
+
+    def data_folders(self, split: str) -> list[str]:
+        """Return the folders that hold a split, as they were named; empty when none was."""
+        return self.train_paths if split == "train" else self.test_paths
+
+    @property
+    def active_evaluators(self) -> list[EvaluatorConfig]:
+        """The evaluators asked for; without such, those of `data` if that alone is evaluated."""
+        if self.evaluators is not None:
+            return [*self.evaluators]
+        return self.data.evaluators if self.data and self.test_paths == [self.data.path] else []
+
+    @property
+    def inherited_evaluators(self) -> list[EvaluatorConfig]:
+        """The evaluators of a data set chosen by name, where another folder is evaluated in its
+        place: they measure it if it is of their kind. The default set brings none, for nobody has
+        chosen it.
+        """
+        if self.evaluators is not None or not self.data or self.data.name == DEFAULT_DATA:
+            return []
+        return self.data.evaluators if self.test_paths != [self.data.path] else []
 
 
 class TrainingSettings(Schema):
@@ -186,8 +219,6 @@ class EvaluationSettings(Schema):
     """the first rows of each test set only; null: all"""
     eval_save_outputs: list[OutputField] = []
     """what is written to eval_step_N/ in the run's folder"""
-    evaluators: list[AnyEvaluator] | None = None
-    """[]: none; null: those of the data set when it is known by name"""
 
 
 class OptimizationSettings(Schema):
@@ -272,7 +303,6 @@ class TrainConfig(
     arch: ArchConfig
     optimizer: Annotated[OptimizerConfig, OPTIMIZERS]
     logger: LoggerConfig = LoggerConfig()
-    data: DataConfig | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TrainConfig":
@@ -290,23 +320,6 @@ class TrainConfig(
                 f"epochs={nearest}, or eval_interval=null for one evaluation at the end"
             )
         return self
-
-    @property
-    def train_paths(self) -> list[str]:
-        """Folders to train on. `data_paths` comes before `data_path`, as in TRM."""
-        return self.data_paths or ([self.data_path] if self.data_path else [])
-
-    @property
-    def test_paths(self) -> list[str]:
-        return self.data_paths_test or self.train_paths
-
-    @property
-    def active_evaluators(self) -> list[EvaluatorConfig]:
-        return chosen_evaluators(self.evaluators, self.data, self.test_paths)
-
-    @property
-    def inherited_evaluators(self) -> list[EvaluatorConfig]:
-        return inherited_evaluators(self.evaluators, self.data, self.test_paths)
 
     @property
     def epochs_per_iteration(self) -> int:
@@ -347,12 +360,9 @@ class TrainConfig(
             if size is not None and size % divisor:
                 near = max(divisor, round(size / divisor) * divisor)
                 raise ConfigError(f"{name}={size} must be a multiple of {what}: try {near}")
-        self._check_parts(self.global_batch_size // world_size // self.num_shards(world_size))
-
-    def _check_parts(self, rows: int) -> None:
-        """Check what is made of the rows of a rank, or of a shard."""
-        micro = self.micro_batch_size or rows
-        if rows % min(micro, rows):
+        rows = self.global_batch_size // divisor
+        micro = min(self.micro_batch_size or rows, rows)
+        if rows % micro:
             near = max(size for size in range(1, micro) if rows % size == 0)
             of = "shard" if self.reduction == "exact" else "rank"
             raise ConfigError(
@@ -360,28 +370,15 @@ class TrainConfig(
             )
         for name, technique in self.arch.techniques.active.items():
             try:
-                technique.require_rows(min(micro, rows))
+                technique.require_rows(micro)
             except ValueError as error:
                 raise ConfigError(f"arch.techniques.{name}: {error}") from None
 
-
-def chosen_evaluators(
-    asked: list[EvaluatorConfig] | None, data: DataConfig | None, test_paths: list[str]
-) -> list[EvaluatorConfig]:
-    """The evaluators asked for; without such, those of `data` if that alone is evaluated."""
-    if asked is not None:
-        return asked
-    return data.evaluators if data is not None and test_paths == [data.path] else []
-
-
-def inherited_evaluators(
-    asked: list[EvaluatorConfig] | None, data: DataConfig | None, test_paths: list[str]
-) -> list[EvaluatorConfig]:
-    """The evaluators of a data set chosen by name, where another folder is evaluated in its place:
-    they measure it if it is of their kind. The default set brings none, for nobody has chosen it.
-    """
-    replaced = asked is None and data is not None and test_paths != [data.path]
-    return data.evaluators if data and replaced and data.name != DEFAULT_DATA else []
+    def check_restarts(self, max_restarts: int) -> None:
+        """Raise ConfigError when restarts would not go on from the newest checkpoint."""
+        if max_restarts and self.resume != "auto":
+            asked = f"resume={self.resume}: with --max-restarts each restart would obey it too"
+            raise ConfigError(f"{asked}; start without restarts, then go on with resume=auto")
 
 
 # Settings that change nothing of what a run computes; all others must match when it is resumed. The

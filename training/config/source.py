@@ -6,21 +6,19 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
-from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.plugins import Plugins
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from runtime.errors import ConfigError
 from runtime.registry import ADDED, import_plugins
 from runtime.text import shown
+from training.config.schema import flatten
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "config"
 # Of Hydra's own settings those that choose and steer launchers and searches. The others name
@@ -35,16 +33,6 @@ HYDRA_REFUSED = (
 )
 # Choices of plug-ins without a file: their settings by group and name.
 _REGISTERED: dict[str, dict[str, Any]] = {}
-
-
-class _SearchPath(SearchPathPlugin):
-    """Lets Hydra look into further folders, too."""
-
-    folders: ClassVar[Sequence[Path]] = ()
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for folder in self.folders:
-            search_path.append("command-line", f"file://{folder}")
 
 
 class Source:
@@ -93,10 +81,12 @@ class Source:
 
     def compose(self, lines: Sequence[str], **options: bool) -> DictConfig:
         """Compose with Hydra, when the files of the user's have been checked."""
-        _SearchPath.folders = self.folders[1:]
         GlobalHydra.instance().clear()
-        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            if self.folders[1:]:
+        begun = f"{self.config_name}.yaml"
+        home, *others = sorted(self.folders, key=lambda folder: not (folder / begun).is_file())
+        with initialize_config_dir(str(home), version_base="1.3"):
+            for other in others:
+                lines = [f"hydra.searchpath=[{quoted_value(f'file://{other}')}]", *lines]
                 self._require_harmless(lines)
             return compose(self.config_name, list(lines), **options)
 
@@ -133,8 +123,6 @@ def source_of(config_name: str, args: argparse.Namespace) -> Source:
             if (other := folder / file.relative_to(CONFIG_DIR)).exists():
                 raise ConfigError(f"{other}: {file} has the same name; give yours another one")
     name = (args.config_name or config_name).removesuffix(".yaml")
-    # Hydra looks for its own before a folder of the user's is looked into.
-    Plugins.instance().register(_SearchPath)
     source = Source(name, [CONFIG_DIR, *own])
     import_plugins(_plugins(source, args.overrides))
     _register_parts(source)
@@ -145,6 +133,13 @@ def source_of(config_name: str, args: argparse.Namespace) -> Source:
     # Before Hydra reads it, which would import packages that its searchpath names.
     _hydra_places(file, read_yaml(file), "")
     return source
+
+
+def quoted_value(text: object) -> str:
+    """Quote a value that Hydra's grammar would take apart."""
+    # Hydra reads backslashes as themselves except in front of a quote, the closing one included.
+    escaped = re.sub(r"(\\+)(?='|\Z)", r"\1\1", str(text)).replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _plugins(source: Source, overrides: Sequence[str]) -> list[str]:
@@ -222,12 +217,5 @@ def _hydra_places(file: Path, content: Any, package: str) -> list[str]:
 
 def _places(content: Any, package: str) -> list[str]:
     """Return the dotted paths of what a file sets, and the groups that it chooses."""
-
-    def paths(node: Any, path: str) -> Iterator[str]:
-        if not isinstance(node, dict):
-            yield path
-            return
-        for key, value in node.items():
-            yield from paths(value, f"{path}.{key}".removeprefix("."))
-
-    return [*paths(content, package), *(name for name, _ in _defaults(content))]
+    settings = flatten(content, package and f"{package}.") if isinstance(content, dict) else ()
+    return [*(path for path, _ in settings), *(name for name, _ in _defaults(content))]

@@ -47,7 +47,7 @@ class AdamATan2(Optimizer):
 
     The first bias correction stands outside the arctangent and there is no factor 4 / pi, as in the
     `adam-atan2` package (the package `adam-atan2-pytorch` differs in both). A group may set `lr`,
-    `betas` and the decoupled `weight_decay`. On CUDA `lr` may be a tensor, float64 [], there.
+    `betas` and the decoupled `weight_decay`.
 
     `step` goes from parameter to parameter. `fused_update` takes each part of a `GradientBucket` as
     one buffer, and clips and averages too.
@@ -164,7 +164,7 @@ class AdamATan2(Optimizer):
         p, g, m, v, average, steps, average_rate, *_ = piece
         beta1, beta2 = group["betas"]
         # 1 where this step counts, 0 where it is skipped. Single numbers are float64, as those of
-        # Python are, so that a rate gives the same bits as either.
+        # Python are.
         counts = steps.new_ones((), dtype=torch.float64)
         if self.skip is not None:
             counts = counts.masked_fill(self.skip, 0.0)

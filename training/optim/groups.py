@@ -187,7 +187,7 @@ class GradientBucket:
         in_order: bool = False,
     ) -> None:
         assert in_order or num_shards == 1
-        self.groups, self.in_order = groups, in_order
+        self.in_order = in_order
         limits = ((i, group.name, group.max_grad_norm) for i, group in enumerate(groups))
         self._limits = [(i, name, limit) for i, name, limit in limits if limit is not None]
         places: list[tuple[nn.Parameter, slice]] = []
@@ -259,9 +259,8 @@ class GradientBucket:
     def clip_(self, norms: Tensor, skip: Tensor) -> None:
         """Clip groups by their `norms`, float32 [groups]; where `skip`, bool [], zero them all."""
         factors = self.clip_factors(norms)
-        for group, part in zip(self.groups, self.group_slices, strict=True):
-            if group.name in factors:
-                part.mul_(factors[group.name])
+        for i, name, _ in self._limits:
+            self.group_slices[i].mul_(factors[name])
         self.flat.masked_fill_(skip, 0.0)
 
 

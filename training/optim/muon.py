@@ -29,23 +29,14 @@ class Muon(AdamW):
     Args:
         params: torch's parameter groups.
         betas: of AdamW.
-        momentum: of Muon.
-        steps: of the Newton-Schulz iteration, in bfloat16 on CUDA, in float32 on a CPU.
-        scale: match_rms_adamw: 0.2 * sqrt(larger side), so that rates are those of AdamW;
-            original: sqrt(max(1, rows / columns)).
+        config: of Muon, whose iteration runs in bfloat16 on CUDA, in float32 on a CPU.
     """
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        betas: tuple[float, float],
-        *,
-        momentum: float,
-        steps: int,
-        scale: str,
+        self, params: Iterable[Any], betas: tuple[float, float], config: MuonConfig
     ) -> None:
         super().__init__(params, betas=betas, fused=True)
-        self._momentum, self._steps, self._scale = momentum, steps, scale
+        self._config = config
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Make a step."""
@@ -68,20 +59,21 @@ class Muon(AdamW):
                 alike[p.shape].append(p)
                 if not self.state[p]:
                     self.state[p]["momentum"] = torch.zeros_like(p)
-        found_inf = getattr(self, "found_inf", None)
+        momentum, found_inf = self._config.momentum, getattr(self, "found_inf", None)
         skip = found_inf > 0 if found_inf is not None else torch.zeros((), dtype=torch.bool)
         for shape, params in alike.items():
             grads = torch.stack([p.grad for p in params if p.grad is not None])
             grads = grads.masked_fill(skip, 0.0)  # Multiplying by 0 would keep NaN.
             before = torch.stack([self.state[p]["momentum"] for p in params])
-            after = before.lerp(grads, 1 - self._momentum)
-            updates = orthogonal(grads.lerp(after, self._momentum), self._steps)
+            after = before.lerp(grads, 1 - momentum)
+            steps = self._config.newton_schulz_steps
+            updates = orthogonal(grads.lerp(after, momentum), steps)
             counts = (~skip).to(grads.dtype)  # 0 where the step is skipped.
-            rate = group["lr"] * rate_scale(self._scale, shape) * counts
+            rate = group["lr"] * rate_scale(self._config.rate_scale, shape) * counts
             kept = 1 - group["lr"] * group["weight_decay"] * counts
             after = torch.where(skip, before, after)
-            for p, update, momentum in zip(params, updates, after, strict=True):
-                self.state[p]["momentum"].copy_(momentum)
+            for p, update, own in zip(params, updates, after, strict=True):
+                self.state[p]["momentum"].copy_(own)
                 p.mul_(kept).sub_(update * rate)
 
 
@@ -98,7 +90,9 @@ def orthogonal(matrices: Tensor, steps: int) -> Tensor:
 
 
 def rate_scale(scale: str, shape: torch.Size) -> float:
-    """Return what the rate of a matrix is multiplied with, see `Muon`."""
+    """Return what the rate of a matrix is multiplied with: original: sqrt(max(1, rows / columns));
+    match_rms_adamw: 0.2 * sqrt(larger side), so that rates are those of AdamW.
+    """
     rows, columns = shape
     if scale == "original":
         return math.sqrt(max(1, rows / columns))
@@ -117,15 +111,8 @@ def muon(config: MuonConfig, groups: list[dict[str, Any]], betas: tuple[float, f
     split = []
     for group in groups:
         chosen = group[GROUP_NAME] in config.muon_groups
-        matrices = [p for p in group["params"] if chosen and p.ndim == 2]
-        others = [p for p in group["params"] if not (chosen and p.ndim == 2)]
-        for params, is_muon in ((matrices, True), (others, False)):
+        for is_muon in (True, False):
+            params = [p for p in group["params"] if (chosen and p.ndim == 2) == is_muon]
             if params:
                 split.append({**group, "params": params, MUON: is_muon})
-    return Muon(
-        split,
-        betas,
-        momentum=config.momentum,
-        steps=config.newton_schulz_steps,
-        scale=config.rate_scale,
-    )
+    return Muon(split, betas, config)

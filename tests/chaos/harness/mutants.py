@@ -133,7 +133,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
     ),
     "draw_by_rank": (
         "dropout drawn by rank instead of by shard",
-        {"training.step.torch_seed": _seed_by_rank, "training.parts.torch_seed": _seed_by_rank},
+        {"training.step.torch_seed": _seed_by_rank},
     ),
     "share_a_prefix": (
         "one prefix in torchrun's store for the keys of all attempts",
@@ -161,7 +161,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
     ),
     "convert_in_place": (
         "converted checkpoints written straight to their places",
-        {"training.checkpoint.conversion.write_together": _write_in_place},
+        {"apps.export.published.write_together": _write_in_place},
     ),
     "omit_sparse_check": (
         "the gradient of the puzzle embedding not looked at before its sign is taken",

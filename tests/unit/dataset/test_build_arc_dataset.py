@@ -219,8 +219,8 @@ def test_chosen_tasks_alone_are_taken(
     found = {name.split("|||")[0] for name in read_json(output / "identifiers.json")}
     assert found == {"<blank>", "d"}
     arguments = ["--dataset-dirs", str(arc_tasks), "--output-dir", str(tmp_path / "none")]
-    assert main([*arguments, "--tasks", "dx"]) == 3
-    assert "there is no task 'dx' in these sources" in error_line()
+    assert main([*arguments, "--tasks", "d", "dx"]) == 3
+    assert "there is no task 'dx' in these sources; nearest: d" in error_line()
 
 
 @pytest.mark.parametrize("flags", [[], ["--materialize", "--no-shift"]])

@@ -129,16 +129,11 @@ ANSWER = "So  #o# #o#  ooG"
     ("bad", "reason"),
     [
         ("made,S  G,SooG,4", "question has 4 characters; accepted: 16 (--size 4)"),
-        (f"made,{GOOD.strip('S')},{ANSWER},7", "question has 15 characters"),
         (f"made,{GOOD.replace('#', '.')},{ANSWER},7", "question: it must consist of '#', ' ', one"),
         (f"made,{ANSWER},{ANSWER},7", "question: it must consist of"),
-        (f"made,{GOOD.replace('G', ' ')},{ANSWER},7", "question: it must consist of"),
-        (f"made,{GOOD.replace('G', 'S')},{ANSWER},7", "question: it must consist of"),
         (f"made,{GOOD},{ANSWER.replace('o', 'x')},7", "answer: it must be the question with one"),
         (f"made,{GOOD},{ANSWER.replace('#', ' ')},7", "answer: it must be the question"),
-        (f"made,{GOOD},{ANSWER.replace('# #', '#o#')},7", "answer: it must be the question"),
         (f"made,{GOOD},{ANSWER},6", "rating: it must be the number of cells on the path, or noth"),
-        ("made,SG              ,SG        oo  oo,2", "answer: it must be the question"),
         ("made,S G             ,S G ooo         ,5", "answer: its path is not a shortest one"),
     ],
 )

@@ -28,18 +28,19 @@ def test_the_name_of_a_kind_in_lower_case_is_the_registered_one(
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "said"),
+    ("name", "kind"),
     [
-        ("latin", named("Latin squares")(), "whose name is 'latin squares'; register an instance"),
-        ("latin", Kind(), "is an instance whose name is ''"),
-        ("Latin", named("Latin")(), "'Latin' is an instance whose name is 'latin'"),
-        ("latin", named("Latin"), "'latin' is a class; register an instance"),
+        ("latin", named("Latin squares")()),
+        ("latin", Kind()),
+        ("Latin", named("Latin")()),
+        ("latin", named("Latin")),
     ],
 )
 def test_what_is_registered_wrongly_is_told_what_to_write(
-    name: str, kind: Any, said: str, monkeypatch: pytest.MonkeyPatch
+    name: str, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(name, kind, monkeypatch)
+    said = f"{name!r} is .*Kind.*; register an instance of your class, under its name in lower"
     with pytest.raises(ConfigError, match=said):
         kind_named(name)
     with pytest.raises(ConfigError, match=said):

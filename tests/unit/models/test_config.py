@@ -17,6 +17,7 @@ from training.config.schema import TrainConfig
         ({"hidden_size": 8, "num_heads": 16}, "num_heads=16 must divide hidden_size=8"),
         ({"hidden_size": 6, "num_heads": 2}, "even head width.*= 3"),
         ({"puzzle_emb_ndim": 1025, "puzzle_emb_len": 2}, "puzzle_emb_ndim=1025 does not fit"),
+        ({"puzzle_emb_ndim": 0, "puzzle_emb_len": 2}, "puzzle_emb_len=2 needs puzzle_emb_ndim > 0"),
     ],
 )
 def test_widths_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -26,16 +27,7 @@ def test_widths_that_do_not_fit_are_refused(settings: dict[str, Any], message: s
 
 @pytest.mark.parametrize(
     ("ndim", "length", "prefix"),
-    [
-        (0, 0, 0),
-        (0, 2, 0),
-        (1, 0, 1),
-        (512, 0, 1),
-        (513, 0, 2),
-        (1024, 0, 2),
-        (512, 16, 16),
-        (1024, 2, 2),
-    ],
+    [(0, 0, 0), (1, 0, 1), (512, 0, 1), (513, 0, 2), (1024, 0, 2), (512, 16, 16), (1024, 2, 2)],
 )
 def test_positions_of_the_puzzle_embedding(ndim: int, length: int, prefix: int) -> None:
     config = HRMConfig.model_validate({"puzzle_emb_ndim": ndim, "puzzle_emb_len": length})

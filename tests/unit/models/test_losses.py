@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from models.act import ACT, COUNTED_METRICS, ACTCarry, ACTLossHead, Drawn, LossOutput
+from models.config import ACTLossConfig
 from models.heads.base import Examples, Outputs
 from models.heads.linear import Linear
 from models.heads.q import QHead
 from models.hrm.config import HRMConfig
 from models.losses import IGNORE_LABEL_ID as NONE
-from models.losses import LOG_PROBS, CrossEntropy, cross_entropy, stablemax_log_probs
+from models.losses import LOG_PROBS, CrossEntropy, stablemax_log_probs
 
 
 def defined_stablemax(logits: Tensor) -> Tensor:
@@ -229,8 +230,9 @@ def test_cross_entropy_and_label_smoothing_equal_their_definition(
     loss_type: str, smoothing: float
 ) -> None:
     logits = answering(PREDICTIONS).double().requires_grad_()
-    losses = cross_entropy(logits, LABELS, LOG_PROBS[loss_type], smoothing)
-    logs = LOG_PROBS[loss_type](logits)
+    settings = {"loss_type": loss_type, "label_smoothing": smoothing}
+    judge = CrossEntropy(ACTLossConfig.model_validate(settings))
+    losses, logs = judge(logits, LABELS, judge.log_probs), LOG_PROBS[loss_type](logits)
     for b, row in enumerate(LABELS.tolist()):
         for s, label in enumerate(row):
             target = torch.full((5,), smoothing / 5, dtype=torch.float64)

@@ -84,7 +84,7 @@ def step(model: ACTLossHead, carry: Latents, examples: Examples) -> tuple[Latent
 
 def written_out(inner: Any, config: Any, carry: Latents, injected: Tensor) -> Latents:
     """The latents after one ACT step; `detach` marks where gradients begin."""
-    rotary = inner.rotary_emb() if config.pos_encodings == "rope" else None
+    rotary = (inner.cos, inner.sin) if config.pos_encodings == "rope" else None
     if config.name == "transformer":
         return {"z_H": inner.H_level(carry["z_H"] + injected, rotary)}
     schedule = (["L"] * config.L_cycles + ["H"]) * config.H_cycles

@@ -185,7 +185,7 @@ def test_whatever_wandb_raises_is_said_once_and_the_run_goes_on(
     wandb.faults = {fault}
 
     def wait(tracker: Any) -> None:
-        tracker._others["wandb"]._thread.join(0.2)
+        tracker.others["wandb"]._thread.join(0.2)
 
     three_steps("logger=wandb", meanwhile=wait)
     assert wandb.names == called
@@ -200,7 +200,7 @@ def test_a_finish_that_hangs_is_left_alone(
     wandb.faults = {"hang", "finish"}
     tracker = three_steps("logger=wandb")
     wandb.released.set()
-    tracker._others["wandb"]._thread.join()
+    tracker.others["wandb"]._thread.join()
     assert wandb.names[-1] == "finish"
     said = "W&B has not finished within 0.2 s and is left behind; metrics.jsonl has what is missing"
     assert warnings == [said]
@@ -419,10 +419,10 @@ def test_a_full_disk_ends_the_event_file(
     with Path("/dev/full").open("wb", buffering=0) as full:
 
         def fill(tracker: Any) -> None:
-            writer = tracker._others["tensorboard"]._writer
+            writer = tracker.others["tensorboard"]._writer
             writer._writer, opened = full, writer._writer
-            tracker._others["tensorboard"]._waiting.put([trained(2)])
-            tracker._others["tensorboard"]._thread.join()
+            tracker.others["tensorboard"]._waiting.put([trained(2)])
+            tracker.others["tensorboard"]._thread.join()
             opened.close()
 
         three_steps("logger=tensorboard", meanwhile=fill)
@@ -455,7 +455,7 @@ def test_a_call_that_hangs_delays_no_step_and_is_left_behind(
     (warning,) = warnings
     assert warning.startswith(f"MLflow has not {done} within 3 s and is left behind; metrics.jsonl")
     released.set()
-    tracker._others["mlflow"]._thread.join()
+    tracker.others["mlflow"]._thread.join()
     assert len(warnings) == 1
 
 

@@ -17,7 +17,7 @@ from training import step as step_module
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.data import train_batches
-from training.step import Learner, build_learner
+from training.step import Learner
 from training.stop_signals import StopSignals
 
 SPARSE = ["techniques=[sparse_look_ahead]"]
@@ -46,7 +46,7 @@ def make_steps(tasks_data: Path, tiny_settings: list[str]) -> Callable[..., Outc
         config = load_config(TrainConfig, "cfg_pretrain", settings)
         dataset, sizes = PuzzleDataset([tasks_data], "train"), set()
         with Ranks("cpu") as ranks:
-            learner = build_learner(config, config.arch, dataset, ranks)
+            learner = Learner(config, config.arch, dataset, ranks)
             learner.model.register_forward_pre_hook(lambda _, given: sizes.add(len(given[0].steps)))
             batches = train_batches(config, dataset).iterate(0)
             for step, (_, batch) in zip(range(1, 5), batches, strict=False):
@@ -103,7 +103,7 @@ def learner_of(tasks_data: Path, tiny_settings: list[str]) -> Callable[..., Lear
         settings += ["diagnose_interval=6", "log_interval=12", "eval_interval=null", *more]
         config = load_config(TrainConfig, "cfg_pretrain", settings)
         dataset = PuzzleDataset([tasks_data], "train")
-        return build_learner(config, config.arch, dataset, Ranks("cpu"))
+        return Learner(config, config.arch, dataset, Ranks("cpu"))
 
     return build
 

@@ -9,7 +9,7 @@ import pytest
 from runtime.errors import CheckpointError, Preempted
 from training import tracking
 from training.checkpoint.store import Checkpoint, RunState
-from training.tracking import JsonlLog, Tracker
+from training.tracking import Tracker
 
 
 def at(step: int, position: int = 1) -> Checkpoint:
@@ -33,11 +33,11 @@ def evaluated(step: int) -> dict[str, Any]:
 
 
 def test_records_are_there_as_soon_as_they_are_logged(tmp_path: Path) -> None:
-    log = JsonlLog(tmp_path / "m.jsonl", at(5))  # The file of a resumed run is gone.
-    # JSON has no names for the numbers of the second one.
-    log.log([trained(1), {"step": 2, "loss": float("nan"), "norm": float("-inf")}])
-    assert lines(tmp_path / "m.jsonl") == [trained(1), {"step": 2, "loss": "nan", "norm": "-inf"}]
-    log.close()
+    path = tmp_path / "m.jsonl"
+    with Tracker(path, at(5)) as tracker:  # The file of a resumed run is gone.
+        # JSON has no names for the numbers of the second one.
+        tracker.log([trained(1), {"step": 2, "loss": float("nan"), "norm": float("-inf")}])
+        assert lines(path) == [trained(1), {"step": 2, "loss": "nan", "norm": "-inf"}]
 
 
 FOUR = [trained(1), trained(2), evaluated(2), trained(3)]
@@ -63,18 +63,19 @@ def test_a_resumed_run_keeps_what_belongs_to_it(
 ) -> None:
     path = tmp_path / "m.jsonl"
     path.write_bytes("".join(json.dumps(record) + "\n" for record in records).encode() + end)
-    JsonlLog(path, checkpoint).close()
+    with Tracker(path, checkpoint):
+        pass
     assert lines(path) == records[:num_kept]
 
 
 @pytest.fixture
 def on_full_disk(tmp_path: Path) -> Tracker:
     """A tracker whose file refuses whatever it is given, with half a line on its way there."""
-    log = JsonlLog(tmp_path / "m.jsonl", None)
-    log._file.close()
-    log._file = Path("/dev/full").open("a")  # noqa: SIM115
-    log._file.write("{")
-    return Tracker(log, {})
+    tracker = Tracker(tmp_path / "m.jsonl", None)
+    tracker._file.close()
+    tracker._file = Path("/dev/full").open("a")  # noqa: SIM115
+    tracker._file.write("{")
+    return tracker
 
 
 REFUSED = r"m\.jsonl: No space left on device"
@@ -90,7 +91,7 @@ def test_a_disk_that_refuses_is_one_error_that_names_the_file(
         pass
     (tmp_path / "folder").mkdir()
     with pytest.raises(CheckpointError, match=r"folder: Is a directory"):
-        JsonlLog(tmp_path / "folder", None)
+        Tracker(tmp_path / "folder", None)
 
 
 def test_closing_hides_no_other_error(on_full_disk: Tracker) -> None:

@@ -123,7 +123,6 @@ def boards() -> dict[str, Board]:
     return {
         "asked": asked(puzzle),
         "sudoku": Board(puzzle, wrong, certainty, wrong != QUESTION),
-        "compared": Board(puzzle, wrong, right=SOLUTION),
         "candidates": board_of_candidates(puzzle, left, 7, np.ones_like(left)),
         "maze": Board(room, walked, certainty, walked != room.question),
         "arc": Board(task, turned, np.full(canvas.shape, 0.5)),

@@ -85,6 +85,7 @@ SOURCES = {
     "a builder's Sudoku": ([CSV_HEADER, f'"a,b",{EASY},,3\n'], ["line 2"]),
     "a builder's maze": ([CSV_HEADER, f'"a,b",{MAZE_TEXT},,3\n'], ["line 2"]),
     "a builder's bad line": ([CSV_HEADER, "x,12,12,0\n"], "line 2: 2 cells"),
+    "a row of one field": ([CSV_HEADER, f"x,{EASY},,3\n", "\n", "x\n"], "line 4: 0 cells"),
 }
 
 
@@ -141,7 +142,7 @@ def test_puzzles_of_a_data_set_are_asked_for_by_number(
 
     inputs, labels = (np.load(sudoku_data / "test" / f"all__{n}.npy") for n in ("inputs", "labels"))
     folder = tmp_path / "other"
-    write_puzzles(folder / "test", inputs[3:], labels[3:], vocab_size=6, views=1)
+    write_puzzles(folder / "test", inputs[3:], labels[3:], vocab_size=6, kind="sudoku")
     (folder / "identifiers.json").write_text('["<blank>"]\n')
     both = [str(sudoku_data), str(folder)]
     trained = dataclasses.replace(trained, run=RecordedRun(arch=HRMConfig(), data_paths=both))

@@ -151,8 +151,8 @@ def test_without_solutions_outputs_are_not_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("challenges", "solutions", "message"),
     [
-        ([], None, "challenges.json: expected an object of tasks by name"),
-        ({"a": TASK}, [], "solutions.json: expected an object of tasks by name"),
+        ({}, None, "challenges.json: expected an object of tasks by name"),
+        ({"a": TASK}, [], "solutions.json: list, expected a JSON object"),
         ({"a": TASK}, {}, "task a: None, expected a list of 1 grids"),
         ({"a": TASK}, {"a": [[[1]], [[2]]]}, "task a: list of 2, expected a list of 1 grids"),
         ({"a": TASK}, {"a": [[1]]}, "task a: test pair 1: output: row 1: 1, expected 1 to 30"),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.format import checks
+from dataset.format import reading
 from dataset.format.files import write_json
 from dataset.format.reading import fingerprint, load_metadata, load_split
 from dataset.format.schema import SET_FIELDS, LabelField, PuzzleDatasetMetadata, PuzzleSet
@@ -295,7 +295,7 @@ def test_damaged_array_is_named(split_dir: Path, name: str, damage: Damage, fiel
 def test_wrong_value_is_named_with_its_row(
     split_dir: Path, name: str, index: Any, value: int, message: str, piece: int, monkeypatch: Any
 ):
-    monkeypatch.setattr(checks, "_VALUES_PER_CHECK", piece)
+    monkeypatch.setattr(reading, "_VALUES_PER_CHECK", piece)
     narrower = {"num_classes": 200, "channels": 3}
     edit_metadata(split_dir, fields=DECLARED | ({"rgb": narrower} if name == "rgb" else {}))
     path, has_values = array_path(split_dir, name), name in ("inputs", "labels", *FIELDS)

@@ -11,10 +11,9 @@ from models.heads.build import RMSNorm
 from models.heads.config import TOKEN_HEADS
 from models.heads.factorized import Factorized
 from models.heads.hierarchical import Hierarchical
-from models.heads.linear import Linear
+from models.heads.linear import Linear, Tied
 from models.heads.moe import MixtureOfExperts
 from models.heads.puzzle import PuzzleAdapted
-from models.heads.tied import Tied
 from models.layers import CastedEmbedding, LayerNorm
 
 B, S, D, V, WIDTH = 3, 4, 6, 11, 5

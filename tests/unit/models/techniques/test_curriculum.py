@@ -21,7 +21,7 @@ from tests.unit.models import tiny
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.data import train_batches
-from training.step import build_learner
+from training.step import Learner
 from training.stop_signals import StopSignals
 
 PUBLISHED = [
@@ -112,7 +112,7 @@ def test_a_run_makes_each_step_with_the_cycles_of_its_stage(
     settings += ["eval_interval=null", "log_interval=16", "diagnose_interval=null"]
     config = load_config(TrainConfig, "cfg_pretrain", [*tiny_settings, *settings])
     dataset = PuzzleDataset([sudoku_data], "train")
-    learner = build_learner(config, config.arch, dataset, Ranks("cpu"))
+    learner = Learner(config, config.arch, dataset, Ranks("cpu"))
     level = learner.model.model.inner.get_submodule("L_level")
     found = []
     level.register_forward_hook(lambda *_: found.append(step))

@@ -110,6 +110,14 @@ def test_parts_of_the_heads_together(chosen: str) -> None:
     assert {key for key, value in heads if value is not None} <= composed.keys()
 
 
+def test_a_launcher_that_restarts_goes_on_from_the_newest() -> None:
+    configure().check_restarts(3)
+    config = configure("resume=3")
+    config.check_restarts(0)
+    with pytest.raises(ConfigError, match=r"^resume=3: with --max-restarts .*=auto"):
+        config.check_restarts(3)
+
+
 def choices(group: str) -> list[str]:
     """All but those of an app, which is tested there."""
     names = {path.stem for path in (CONFIG_DIR / group).glob("*.yaml")}

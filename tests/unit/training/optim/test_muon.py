@@ -1,11 +1,10 @@
 """Muon, batched by shape, against torch's own."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 
+from training.config.schema import MuonConfig
 from training.optim.muon import MUON, Muon, orthogonal
 
 SHAPES = [(6, 4), (4, 6), (6, 4), (5, 5), (6, 4)]
@@ -21,16 +20,16 @@ def set_gradients(parameters: list[nn.Parameter], seed: int) -> None:
         p.grad = gradient.detach().clone()
 
 
-def build(parameters: list[nn.Parameter], **settings: Any) -> Muon:
-    rest = {"momentum": 0.9, "steps": 5, "scale": "original"} | settings
+def build(parameters: list[nn.Parameter], scale: str = "original") -> Muon:
+    config = MuonConfig.model_construct(momentum=0.9, rate_scale=scale)
     group = {"params": parameters, "lr": 0.1, "weight_decay": 0.2, MUON: True}
-    return Muon([group], (0.9, 0.95), **rest)
+    return Muon([group], (0.9, 0.95), config)
 
 
 @pytest.mark.parametrize("scale", ["original", "match_rms_adamw"])
 def test_steps_are_those_of_torch(scale: str) -> None:
     own, theirs = matrices(), matrices()
-    optimizer = build(own, scale=scale)
+    optimizer = build(own, scale)
     twin = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.2, momentum=0.9, adjust_lr_fn=scale)
     for step in range(4):
         for each in (own, theirs):
@@ -77,9 +76,7 @@ def test_everything_else_takes_adamw_s_steps() -> None:
     optimizer = Muon(
         [{"params": [own], MUON: False, **rates}, {"params": matrices(), MUON: True, **rates}],
         (0.8, 0.9),
-        momentum=0.9,
-        steps=5,
-        scale="original",
+        MuonConfig.model_construct(),
     )
     twin = torch.optim.AdamW([other], betas=(0.8, 0.9), fused=True, **rates)
     for step in range(3):

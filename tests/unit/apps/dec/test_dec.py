@@ -8,9 +8,9 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from apps.dec.config import DECConfig
+from apps.dec.model import DigitBlock, UnitMeans
 from models.config import DataFacts
-from models.dec.config import DECConfig
-from models.dec.model import DigitBlock, UnitMeans
 from models.draws import ROW_KEYS
 from models.heads.base import Examples
 from models.registry import build_model

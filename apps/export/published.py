@@ -12,10 +12,9 @@ from typing import Any
 import torch
 import yaml
 
-from runtime.errors import ConfigError
+from runtime.errors import CheckpointError, ConfigError, disk_errors
 from runtime.files import write_together
 from training.checkpoint import published
-from training.checkpoint.store import reading
 from training.checkpoint.tensors import COMPILED_PREFIX, load_weights
 from training.checkpoint.trained_model import TrainedModel
 
@@ -31,7 +30,7 @@ def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
     content = yaml.safe_dump(_published_settings(trained), sort_keys=False)
     weights, described = folder / f"step_{trained.step}", folder / published.CONFIG_FILE
     own = {weights: False} | ({published.average_of(weights): True} if trained.has_average else {})
-    with reading(folder):
+    with disk_errors(folder, CheckpointError):
         for path in own:
             if path.exists():
                 raise ConfigError(f"{path} is there already; choose another output folder")

@@ -75,4 +75,4 @@ class DECConfig(RecurrenceConfig):
         return self
 
 
-ARCHITECTURES.add("dec", DECConfig, imported("models.dec.model", "DECInner"))
+ARCHITECTURES.add("dec", DECConfig, imported("apps.dec.model", "DECInner"))

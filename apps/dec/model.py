@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from apps.dec.config import DECConfig
 from models.biases.sudoku.config import SUDOKU_BOXES
 from models.config import DataFacts
-from models.dec.config import DECConfig
 from models.heads.base import Answer, Examples
 from models.layers import CastedLinear, PositionSwiGLU, add_rms_norm
 from models.recurrence import Block, Latents, Rotary
@@ -43,15 +43,14 @@ class DigitBlock(Block):
         self.digits = MeanOfOthers(D)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
-        x = self._mixed_by_units(x) if self.mixes_by_units else self._mixed_by_mlp(x)
+        if self.mixes_by_units:
+            x = x.transpose(0, 1)
+            x = add_rms_norm(x, self.units(x), self.eps)
+        else:
+            x = self._mixed_by_mlp(x)
         cells = x.reshape(-1, self.num_digits, x.shape[-1])
         x = add_rms_norm(x, self.digits(cells).view(x.shape), self.eps)
         return add_rms_norm(x, self.mlp(x), self.eps).transpose(0, 1)
-
-    def _mixed_by_units(self, x: Tensor) -> Tensor:
-        """Mix the cells of [B * N, S, D]; returns [S, B * N, D]."""
-        x = x.transpose(0, 1)
-        return add_rms_norm(x, self.units(x), self.eps)
 
 
 class MeanOfOthers(nn.Module):
