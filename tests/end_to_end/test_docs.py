@@ -192,7 +192,7 @@ def test_the_examples_of_extending_run(
         file = Path(first.removeprefix("# new file: "))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
-    commands = "".join(block for page in EXTENDING for block in blocks(page, "sh"))
+    commands = "".join(block for page in EXTENDING[::-1] for block in blocks(page, "sh"))
     for command in commands.replace("\\\n", " ").splitlines():
         _, script, *arguments = shlex.split(command.replace("PROJECT", str(ROOT)))
         finished = run_python(script, *arguments)
