@@ -46,7 +46,16 @@ def test_a_page_begins_with_an_example(page: str) -> None:
         assert len(line) <= 120 or line.startswith(("|", "    ", "python ")), line
 
 
-@pytest.mark.parametrize("page", [*MANUAL, *LOG, "CHANGELOG.md"])
+def test_every_file_of_config_is_in_its_index() -> None:
+    named = set(re.findall(r"`([\w/.]+)`", text_of("config/README.md")))
+    files = {path.relative_to(ROOT / "config") for path in ROOT.glob("config/**/*.yaml")}
+    assert {path.stem for path in files if len(path.parts) > 1} <= {
+        Path(name).stem for name in named
+    }
+    assert {path.name for path in files if len(path.parts) == 1} <= named
+
+
+@pytest.mark.parametrize("page", [*MANUAL, *LOG, "CHANGELOG.md", "config/README.md"])
 def test_links_lead_somewhere(page: str) -> None:
     for link in re.findall(r"\]\(([^)]+)\)", text_of(page)):
         if link.startswith("http"):
@@ -158,7 +167,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("experiment", ["sudoku_demo_mixer", "sudoku_demo"])
+@pytest.mark.parametrize("experiment", ["trm_sudoku_easy", "dec_sudoku_demo"])
 def test_the_examples_of_python_run(
     train: Any,
     tmp_path: Path,
