@@ -35,7 +35,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY) ## Train a small model on generated 9 x 9 Sudoku, solve and evaluate: about 9 minutes on 2 cores
-	@sh scripts/demo.sh $(PY) sudoku_demo
+	@sh scripts/demo.sh $(PY) dec_sudoku_demo
 
 demo-extreme: $(READY) ## Learn to strike candidates and search for the answers of hard Sudokus: about 12 minutes on 2 cores
 	@sh scripts/demo_extreme.sh $(PY)

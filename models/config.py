@@ -142,7 +142,7 @@ class RecurrenceConfig(Schema):
     loss: Annotated[ACTLossConfig, LOSSES] = Field(default_factory=ACTLossConfig)
     """what it is trained on"""
     techniques: TechniquesConfig = Field(default_factory=TechniquesConfig)
-    """what changes the loop of the papers: docs/training.md"""
+    """what changes the loop of the papers: docs/options.md"""
 
     hidden_size: Size = 512
     """width of the states (D)"""

@@ -79,7 +79,7 @@ class MachineSettings(PluginSettings):
     device: Device = "auto"
     """auto: CUDA if there is a GPU, else the CPU"""
     compile: CompileSetting = "auto"
-    """block: each kind of block once; model or true: the whole; auto: docs/training.md"""
+    """block: each kind of block once; model or true: the whole; auto: docs/operations.md"""
     num_threads: Count | None = None
     """CPU threads of a rank; null: torch's choice"""
     rank_timeout: Seconds = 600.0

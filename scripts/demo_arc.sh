@@ -4,7 +4,7 @@
 # Usage: sh scripts/demo_arc.sh PYTHON
 set -eu
 python="$1"
-experiment=arc_demo
+experiment=trm_arc_demo
 . scripts/demo_common.sh
 
 echo "1. Building $data, and beside it the same tasks with their demonstration pairs as the test"

@@ -4,7 +4,7 @@
 # Usage: sh scripts/demo_extreme.sh PYTHON
 set -eu
 python="$1"
-experiment=lattice_demo
+experiment=lattice_sudoku_hard
 . scripts/demo_common.sh
 
 echo "1. Building $data"

@@ -62,6 +62,12 @@ class LatticeConfig(RecurrenceConfig):
         )
     }
 
+    # What other models have and this one cannot: config/arch/lattice.yaml leaves them out.
+    fixed: ClassVar[dict[str, object]] = {
+        **{"mlp_t": False, "puzzle_emb_ndim": 0, "puzzle_emb_len": 0, "rope_theta": 10000.0},
+        **{"halt_exploration_prob": 0.0, "no_ACT_continue": True},
+    }
+
     name: Literal["lattice"] = "lattice"
     """strikes candidates from a grid of possibilities, and guesses where it is stuck"""
 
@@ -138,8 +144,6 @@ class LatticeConfig(RecurrenceConfig):
     def _deduces(self) -> Self:
         heads, techniques = self.heads, self.techniques
         own = {"candidates", "contradiction"}
-        fixed: dict[str, object] = {"mlp_t": False, "puzzle_emb_ndim": 0, "puzzle_emb_len": 0}
-        fixed |= {"halt_exploration_prob": 0.0, "no_ACT_continue": True}
         bias, views, places = self.attention_bias, self.views, self.pos_encodings
         known = ("none",) if self.units else ("learned", "none")
         afresh = "states are those of another view; use views=none"
@@ -157,7 +161,7 @@ class LatticeConfig(RecurrenceConfig):
         for name, technique in techniques.active.items():
             unknown = technique not in techniques.acting("weighed")
             faults[f"techniques.{name} has no meaning with name=lattice"] = unknown
-        for name, value in fixed.items():
+        for name, value in self.fixed.items():
             changed = (found := getattr(self, name)) != value
             faults[f"{name}={found} has no meaning with name=lattice; use {value}"] = changed
         for told, holds in faults.items():

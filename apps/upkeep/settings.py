@@ -87,7 +87,8 @@ def lines(section: Schema | Mapping[str, Any], indent: str = "") -> Iterator[str
             yield from setting(name, value, "", indent)
         return
     schema = type(section)
-    left = [name for name in schema.model_fields if name not in (*GROUPS, *LATTICE_HEADS)]
+    apart = {*GROUPS, *LATTICE_HEADS, *getattr(schema, "fixed", ())}
+    left = [name for name in schema.model_fields if name not in apart]
     declared = {owner: list(vars(owner).get("__annotations__", {})) for owner in schema.__mro__}
     registered = [name for name in left if not any(name in own for own in declared.values())]
     for owner in (schema, *reversed(schema.__mro__[1:])):

@@ -3,7 +3,7 @@
 The target takes one more ACT step without gradients, 6 of the 16 passes of HRM's training step.
 Here one row in a few has one, and counts so often, so that the gradient stays the same on average.
 On a small task a step took 0.67 of the time, at an accuracy within the spread over seeds
-(docs/benchmarks.md).
+(docs/log/benchmarks.md).
 """
 
 from typing import TYPE_CHECKING, ClassVar

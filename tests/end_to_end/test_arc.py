@@ -33,7 +33,7 @@ def test_ten_tasks_learnt_by_heart_are_solved(
     flags = ["--num-aug", "6", "--materialize", "--no-shift", "--test-pairs", "demonstration"]
     data = build(tmp_path / "data", TASKS, *flags)
     place = [f"data_path={data}", f"checkpoint_path={tmp_path / 'run'}"]
-    train(["experiment=arc_demo", *place, "epochs=200", "num_threads=1", *EAGER])
+    train(["experiment=trm_arc_demo", *place, "epochs=200", "num_threads=1", *EAGER])
     output = tmp_path / "eval.json"
     trained = f"checkpoint={tmp_path / 'run'}"
     evaluate.main([trained, "evaluators=[arc]", f"output={output}", *EAGER])

@@ -117,7 +117,7 @@ def trained(train: Any, tmp_path: Path) -> Path:
     places = [f"data_path={tmp_path / 'data'}", f"checkpoint_path={tmp_path / 'run'}"]
     host = ["num_threads=1", "device=cpu", "compile=false"]
     small = ["ema=false", "epochs=16", "lr_warmup_steps=10", *(f"arch.{each}" for each in arch)]
-    train(["experiment=sudoku_demo", *places, *small, *host])
+    train(["experiment=dec_sudoku_demo", *places, *small, *host])
     return tmp_path / "run"
 
 

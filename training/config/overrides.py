@@ -106,7 +106,7 @@ def require_known(schema: type[Schema], source: Source, override: Override) -> N
         if not HYDRA_KEYS.fullmatch(key) or "_target_" in str(override.input_line):
             raise ConfigError(f"{line}: {HYDRA_REFUSED}")
     elif key in groups:
-        _require_choice(override, groups[key])
+        _require_choice(source, override)
     elif source.folders[1:] and "." not in key and source.choices(key):
         hint = f"change single settings, or add `- {key}: NAME` to its defaults list"
         raise ConfigError(f"{line}: {source.find(source.config_name)} chooses no {key}; {hint}")
@@ -114,9 +114,10 @@ def require_known(schema: type[Schema], source: Source, override: Override) -> N
         raise ConfigError(unknown_key(schema, key, override.get_value_string(), groups))
 
 
-def _require_choice(override: Override, known: Sequence[str]) -> None:
+def _require_choice(source: Source, override: Override) -> None:
     key, chosen = override.key_or_group, _choices(override)
-    unknown = [choice for choice in chosen if choice not in known]
+    known = source.groups[key]
+    unknown = [choice for choice in chosen if source.present_name(key, choice) not in known]
     if unknown or not (chosen or _PARTS.get(key) == ""):
         hint = did_you_mean(unknown[0], known, f"{key}=") if unknown else ""
         accepted = f"there is no such choice; accepted: {', '.join(known)}"
@@ -133,7 +134,8 @@ def hydra_line(source: Source, override: Override) -> str:
     if group in source.groups and override.get_value_string() == "null":
         return ""
     if group not in _PARTS:
-        return str(override.input_line)
+        name = override.get_value_string()
+        return str(override.input_line).replace(name, source.present_name(group, name))
     parts = _choices(override)
     contents = {part: source.content(f"{group}/{part}") for part in parts}
     first = [part for part in parts if "name" in contents[part].get("lm", contents[part])]

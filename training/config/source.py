@@ -31,6 +31,18 @@ HYDRA_REFUSED = (
     "of Hydra's own settings these can be changed: "
     f"{', '.join(HYDRA_GROUPS)}, hydra.launcher.*, hydra.sweeper.*, hydra.sweep.dir"
 )
+# Names that recipes had before they were named after method and data.
+_FORMER_RECIPES = {
+    "arc_demo": "trm_arc_demo",
+    "lattice_demo": "lattice_sudoku_hard",
+    "maze_30x30_hard_1k_trm": "trm_maze_30x30_hard_1k_held_out",
+    "sudoku_demo": "dec_sudoku_demo",
+    "sudoku_demo_mixer": "trm_sudoku_easy",
+    "sudoku_extreme_1k_cpu": "dec_sudoku_extreme_1k_cpu",
+    "sudoku_extreme_1k_dec": "dec_sudoku_extreme_1k",
+    "sudoku_extreme_1k_sic": "sic_sudoku_extreme_1k",
+    "sudoku_extreme_1k_trm": "trm_sudoku_extreme_1k_held_out",
+}
 # Choices of plug-ins without a file: their settings by group and name.
 _REGISTERED: dict[str, dict[str, Any]] = {}
 
@@ -50,6 +62,11 @@ class Source:
         """Return the file of a configuration, such as `experiment/mine`, None if there is none."""
         files = (folder / f"{name.removesuffix('.yaml')}.yaml" for folder in self.folders)
         return next((file for file in files if file.is_file()), None)
+
+    def present_name(self, group: str, choice: str) -> str:
+        """Return what a choice is called now, if it is a recipe under its former name."""
+        former = group == "experiment" and self.find(f"{group}/{choice}") is None
+        return _FORMER_RECIPES.get(choice, choice) if former else choice
 
     def content(self, name: str) -> dict[str, Any]:
         """Return what a configuration sets."""
@@ -149,7 +166,8 @@ def _plugins(source: Source, overrides: Sequence[str]) -> list[str]:
     if "plugins" in given:
         return _modules(given["plugins"])
     # Of a sweep over experiments those of all.
-    names = [f"experiment/{name}" for name in given.get("experiment", "").split(",")]
+    recipes = given.get("experiment", "").split(",")
+    names = [f"experiment/{source.present_name('experiment', name)}" for name in recipes]
     found = [source.content(name).get("plugins") for name in (*names, source.config_name)]
     return list(dict.fromkeys(module for named in found for module in _modules(named)))
 

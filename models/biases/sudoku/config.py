@@ -30,7 +30,7 @@ class SudokuBiasConfig(AttentionBiasConfig):
     (arXiv:2103.14030, section 3.2) learns by relative position.
 
     When it helps: models that mix the cells by attention (`arch.mlp_t=false`). On easy Sudokus a
-    small model solved 60 % of unseen puzzles with it and none without (docs/experiments.md).
+    small model solved 60 % of unseen puzzles with it and none without (docs/log/experiments.md).
     """
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The measured part of docs/reliability.md, from what a run of the programme counted."""
+"""What a run of the programme counted: the table of docs/reliability.md, details in docs/log/."""
 
 import itertools
 import os
@@ -48,6 +48,7 @@ ROWS = {
 }
 
 _TARGET = Path(__file__).resolve().parents[3] / "docs" / "reliability.md"
+_DETAILS = _TARGET.parent / "log" / "reliability.md"
 _MEASURED = "## Measured\n"
 
 
@@ -79,7 +80,7 @@ class Row:
 def write(
     rows: Mapping[int, Row], mutants: Mapping[str, tuple[int, bool]], form: str, seconds: float
 ) -> Path:
-    """Put what was measured into the project's page, below its rules; returns its path.
+    """Put the table into the project's page, and the rest into its log; returns the page's path.
 
     Args:
         rows: by number.
@@ -90,26 +91,26 @@ def write(
     command = "make chaos" if form == "long" else "make chaos-quick"
     machine = f"{os.cpu_count()} {platform.machine()} cores, Python {platform.python_version()}"
     versions = f"{machine}, torch {version('torch')}"
-    lines = [
-        _TARGET.read_text().partition(_MEASURED)[0] + _MEASURED,
-        f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {_commit()}, {versions}; {seconds:.0f} s.",
-        "",
-        "| # | fault | what must happen | result |",
-        "|---|---|---|---|",
-    ]
+    measured = (
+        f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {_commit()}, {versions}; {seconds:.0f} s"
+    )
     wrapper = textwrap.TextWrapper(100, subsequent_indent="  ")
     wrapper.break_long_words = wrapper.break_on_hyphens = False
-    details = ["", "In detail:", ""]
+    table = ["| # | fault | what must happen | result |", "|---|---|---|---|"]
+    details = ["# Reliability: details", "", measured, ""]
     for number, (fault, demand) in ROWS.items():
         row = rows.get(number, Row())
-        lines.append(f"| {number} | {fault} | {demand} | {row.result} |")
+        table.append(f"| {number} | {fault} | {demand} | {row.result} |")
         if row.text:
             details += wrapper.wrap(f"- **Row {number}, {fault}:** {row.text}.")
-    lines += [*details, "", "## Mutants", ""]
-    lines += ["| protection taken out | row | result |", "|---|---|---|"]
+    details += ["", "| protection taken out | row | result |", "|---|---|---|"]
     for row, title, caught in sorted((row, title, end) for title, (row, end) in mutants.items()):
-        lines.append(f"| {title} | {row} | {'caught' if caught else 'NOT CAUGHT'} |")
-    _TARGET.write_text("\n".join(lines) + "\n")
+        details.append(f"| {title} | {row} | {'caught' if caught else 'NOT CAUGHT'} |")
+    caught = sum(end for _, end in mutants.values())
+    proof = f"{caught} of {len(mutants)} mutants were caught ([details](log/reliability.md))."
+    page = [_TARGET.read_text().partition(_MEASURED)[0] + _MEASURED, measured, proof, "", *table]
+    for target, lines in ((_TARGET, page), (_DETAILS, details)):
+        target.write_text("\n".join(lines) + "\n")
     return _TARGET
 
 

@@ -41,14 +41,16 @@ def test_flags_with_an_open_quote_are_a_mistake() -> None:
         main(["data=sudoku_generated", 'data.builder.flags="it\'s"'])
 
 
-@pytest.mark.parametrize("experiment", ["sudoku_demo", "arc_demo"])
-def test_the_demos_find_their_settings(experiment: str) -> None:
+@pytest.mark.parametrize(
+    ("experiment", "data"), [("dec_sudoku_demo", "sudoku_demo"), ("trm_arc_demo", "arc_demo")]
+)
+def test_the_demos_find_their_settings(experiment: str, data: str) -> None:
     script = f"python={sys.executable} experiment={experiment}; . scripts/demo_common.sh; "
     script += 'echo "$data"; echo "$run"; setting data.name'
     shown = subprocess.run(["sh", "-euc", script], cwd=ROOT, capture_output=True, text=True)
-    folder = f"{experiment.replace('_', '-')}"
+    folder = data.replace("_", "-")
     assert (shown.stdout.split(), shown.stderr) == (
-        [f"data/{folder}", f"checkpoints/{folder}", experiment],
+        [f"data/{folder}", f"checkpoints/{folder}", data],
         "",
     )
 

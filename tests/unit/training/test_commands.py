@@ -7,6 +7,7 @@ import pytest
 
 from models.hrm.config import HRMConfig
 from models.trm.config import TRMConfig
+from training.config import source
 from training.config.composition import load_config
 from training.config.schema import TrainConfig, changed_keys
 
@@ -45,15 +46,20 @@ RECIPES = {
 }
 # Demos and other experiments of ours.
 OWN = {
-    *("arc_demo", "sudoku_demo", "sudoku_demo_mixer"),
-    *("sudoku_extreme_1k_trm", "sudoku_extreme_1k_sic", "sudoku_extreme_1k_dec"),
-    *("sudoku_extreme_1k_cpu", "maze_30x30_hard_1k_trm", "lattice_demo"),
+    *("trm_arc_demo", "dec_sudoku_demo", "trm_sudoku_easy"),
+    *("trm_sudoku_extreme_1k_held_out", "sic_sudoku_extreme_1k", "dec_sudoku_extreme_1k"),
+    *("dec_sudoku_extreme_1k_cpu", "trm_maze_30x30_hard_1k_held_out", "lattice_sudoku_hard"),
     *("lattice_sudoku_extreme_1k", "lattice_sudoku_extreme_1k_ldt"),
 }
 
 
 def compose(command: str) -> TrainConfig:
     return load_config(TrainConfig, "cfg_pretrain", shlex.split(command))
+
+
+@pytest.mark.parametrize(("former", "present"), source._FORMER_RECIPES.items())
+def test_a_recipe_keeps_its_former_name(former: str, present: str) -> None:
+    assert compose(f"experiment={former}") == compose(f"experiment={present}")
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -80,8 +86,8 @@ def test_a_recipe_is_its_published_command(recipe: str) -> None:
 @pytest.mark.parametrize(
     ("ours", "published"),
     [
-        ("sudoku_extreme_1k_trm", "trm_sudoku_extreme_1k_mlp"),
-        ("maze_30x30_hard_1k_trm", "trm_maze_30x30_hard_1k_1gpu"),
+        ("trm_sudoku_extreme_1k_held_out", "trm_sudoku_extreme_1k_mlp"),
+        ("trm_maze_30x30_hard_1k_held_out", "trm_maze_30x30_hard_1k_1gpu"),
     ],
 )
 def test_under_the_protocol_nothing_of_a_recipe_changes_but_the_data(

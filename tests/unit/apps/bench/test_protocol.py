@@ -209,7 +209,7 @@ def test_missing_data_are_told_with_the_command_that_builds_them(
     monkeypatch.chdir(tmp_path)
     command = "python scripts/build_dataset.py data=sudoku_held_out data.path="
     with pytest.raises(DatasetError, match=f"no such data folder; build it with: {command}.*out$"):
-        protocol.parse(["experiment=sudoku_extreme_1k_trm"])
+        protocol.parse(["experiment=trm_sudoku_extreme_1k_held_out"])
     arc = ["experiment=trm_arc_1", f"data_path={sudoku_data}"]
     with pytest.raises(DatasetError, match="there is no split selection.*, or selection=last$"):
         protocol.parse(arc)
@@ -218,7 +218,7 @@ def test_missing_data_are_told_with_the_command_that_builds_them(
 
 
 # What they lack of the settings of tiny models. The others are published ones on other data.
-RECIPES = {"sudoku_extreme_1k_sic": "", "sudoku_extreme_1k_dec": "arch.H_layers=1"}
+RECIPES = {"sic_sudoku_extreme_1k": "", "dec_sudoku_extreme_1k": "arch.H_layers=1"}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

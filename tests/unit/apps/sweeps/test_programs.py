@@ -26,7 +26,7 @@ RUNS = [
     ("lr=1e-3",),
     ("lr=1e-3", "arch=trm", "arch.L_cycles=3"),
     ("arch=trm", "+run_name='a,b'", "arch.L_cycles=4"),
-    ("heads=[tied,confidence]", "experiment=sudoku_demo_mixer", "lr=1.0"),
+    ("heads=[tied,confidence]", "experiment=trm_sudoku_easy", "lr=1.0"),
     ("experiment=null", "optimizer=grouped", "+optimizer.groups.mine.params=[*.bias]"),
     ("data_paths=[a,b]", "arch.heads.lm.dropout=0.1", "seed=1", "seed=2"),
 ]

@@ -125,7 +125,7 @@ def test_mistakes_with_flags_are_one_line(complaint: Answer, arguments: str, tol
 
 MINE = ("--config-dir", ".", "--config-name", "mine")
 FEW = (
-    "experiment=sudoku_demo",
+    "experiment=dec_sudoku_demo",
     "experiment=trm_arc_1 heads=[tied,confidence] logger=[wandb,mlflow] optimizer=grouped",
     "heads=sage loss=act_softmax data=maze run_name=1e3 project_name='a: b' evaluators=[]",
     "arch.name=hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1 data_paths=[a,b] eval_interval=null",
@@ -139,7 +139,7 @@ def test_what_cfg_prints_composes_to_the_same(answer: Answer, settings: str) -> 
 
 
 def test_overrides_change_a_configuration_of_ones_own(answer: Answer, complaint: Answer) -> None:
-    write("mine.yaml", answer("--cfg", "job", "experiment=sudoku_demo_mixer"))
+    write("mine.yaml", answer("--cfg", "job", "experiment=trm_sudoku_easy"))
     config = load_config(TrainConfig, "cfg_pretrain", [*MINE, "arch.hidden_size=64", "lr=3"])
     assert (config.arch.hidden_size, config.lr, config.epochs) == (64, 3.0, 32)
     told = "chooses no arch; change single settings, or add `- arch: NAME` to its defaults list"

@@ -192,7 +192,7 @@ def test_a_mistake_is_one_line_that_names_it(setting: str, parts: list[str]) -> 
         "data_paths=[data/arc-aug-1000,elsewhere]": ([], []),
         "data_paths_test=[elsewhere]; evaluators=[sudoku]": (["sudoku"], []),
         # Of a set chosen by name they may measure another folder.
-        "experiment=arc_demo; data_path=elsewhere": ([], ["arc"]),
+        "experiment=trm_arc_demo; data_path=elsewhere": ([], ["arc"]),
         "data=maze; data_paths_test=[elsewhere]": ([], ["maze"]),
         "data=maze; data_path=elsewhere; evaluators=[]": ([], []),
         "data=maze": (["maze"], []),
