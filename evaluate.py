@@ -18,11 +18,9 @@ from evaluation.config import EvalConfig
 from evaluation.job import Job, prepare, require_thinking
 from runtime.errors import CheckpointError
 from runtime.registry import imported
-from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
 from training.data import require_same_data
-from training.tracking import warn
 
 if TYPE_CHECKING:
     from models.act import ACTLossHead
@@ -103,8 +101,8 @@ def facts_of(
 
 
 def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[ArchConfig, ACTLossHead, bool]":
-    """Load the model that rank 0 has found on all ranks; returns its architecture, the model, and
-    whether the run kept an average.
+    """Load the model on all ranks; returns its architecture, the model, and whether the run kept an
+    average.
 
     Raises:
         CheckpointError: on all ranks.
@@ -116,10 +114,7 @@ def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[ArchConfig, ACTLo
     if config.depth is not None:
         overrides = overrides.model_copy(update={"halt_max_steps": max(config.depth)})
     failure, loaded, found = None, None, ""
-    weights = ranks.broadcast_object(trained.weights)
     try:
-        if trained.origin is None and trained.weights != weights:
-            trained = find_trained_model(weights, warn)  # A run at work saves newer ones.
         arch = arch_on_device(trained.run.arch, device_type, overrides)
         model = trained.load(arch, job.facts, source, ranks.device, averaged=averaged)
         loaded = arch, model, trained.has_average
@@ -127,7 +122,7 @@ def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[ArchConfig, ACTLo
         failure = error
     if ranks.any(loaded is None) or loaded is None:
         raise failure or CheckpointError(f"{trained.weights}: another rank cannot read it")
-    # A published file is large. Each machine may have a folder of this name.
+    # A published file is large. While the run goes on, a rank may see a newer one.
     with suppress(OSError):
         found = trained.digest() if ranks.world_size > 1 else ""
     if others := ", ".join(map(str, ranks.that_differ(found))):

@@ -23,8 +23,7 @@ from evaluation.job import beside, global_batch_size, prepare, require_thinking
 from models.heads.base import HaltingRule, Outputs
 from models.heads.confidence import ConfidenceHead
 from puzzle_dataset import PuzzleDataset
-from runtime.errors import CheckpointError, ConfigError
-from runtime.ranks import Ranks
+from runtime.errors import ConfigError
 from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_config
 
@@ -241,24 +240,6 @@ def test_a_record_of_each_puzzle(own_run: Path, run_evaluation: Run, tmp_path: P
         mean = sum(float(line[name]) for line in lines) / 10
         assert mean == pytest.approx(metrics[name], abs=1e-6)
     assert all(0 <= float(line["q_halt"]) <= 1 and line["rating"] == "" for line in lines)
-
-
-def test_ranks_take_the_checkpoint_that_the_first_has_found(
-    sudoku_data: Path,
-    save_run: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for step in (11, 12):
-        save_run(tmp_path, sudoku_data, step=step)
-    job = prepare(load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={tmp_path}"]))
-    assert job.trained.step == 12
-    (tmp_path / "step_12").rename(tmp_path / "gone")
-    ranks = Ranks("cpu")
-    with pytest.raises(CheckpointError, match="step_12"):
-        evaluate.load(job, "cpu", ranks)
-    monkeypatch.setattr(ranks, "broadcast_object", lambda _: tmp_path / "step_11")
-    evaluate.load(job, "cpu", ranks)
 
 
 def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_folder_is_made_or_named(tmp_path: Path) -> None:
 
 
 def test_the_saved_settings_give_the_same_run(tmp_path: Path) -> None:
-    config = with_names(configure("arch.hidden_size=64", "lr=3e-4", "experiment=dec_sudoku_demo"))
+    config = with_names(configure("arch.hidden_size=64", "lr=3e-4", "experiment=trm_sudoku_easy"))
     save_config(tmp_path, config)
     content = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert TrainConfig.model_validate(content) == config
