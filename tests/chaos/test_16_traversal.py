@@ -132,7 +132,7 @@ def as_identifier(root: Path, name: str, original: Path) -> None:
     votes, grid = Tally(), np.array([[3, 1, 1, 0]])
     known = PuzzleNames(parse_names(["<blank>", name], "names"), "names")
     rows = {"inputs": grid, "preds": grid, "puzzle_identifiers": np.array([1])}
-    votes.add_rows(tasks, known, **rows, q_halt_logits=np.zeros(1))
+    votes.add_rows(tasks, known, rows | {"q_halt_logits": np.zeros(1)})
     (root / "submission.json").write_text(json.dumps(submission(tasks, votes)))
 
 
