@@ -125,15 +125,14 @@ class RunKeeper:
         if state.iteration is None or state.position is None:
             name = "iteration" if state.iteration is None else "position"
             raise CheckpointError(f"{path / STATE}: has no {name}")
-        weights = load_tensors(path / MODEL)
-        tensors.restore_model(learner.model, weights, path / MODEL)
+        tensors.restore_model(learner.model, load_tensors(path / MODEL), path / MODEL)
         saved = load_tensors(path / OPTIMIZER)
         tensors.restore_optimizer(learner.optimizer, learner.groups, saved)
-        if learner.average:
-            # Without one, with resume_changed=true, it starts with the weights.
-            averaged = load_tensors(path / EMA) if (path / EMA).exists() else {}
-            tensors.require_fit(learner.model, weights | averaged, path / EMA)
-            learner.average.restore(weights | averaged)
+        if learner.average and (path / EMA).exists():
+            learner.average.restore(load_tensors(path / EMA), path / EMA)
+        elif learner.average:
+            # Only with resume_changed=true: the run kept none so far.
+            learner.average.restart()
         carry = tensors.load_carry(path / CARRY, ranks, learner.carry)
         if carry is None:
             of_another = "the saved carry belongs to another batch size or architecture"

@@ -2,9 +2,12 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+from runtime.errors import CheckpointError
 
 
 class WeightAverage:
@@ -23,6 +26,10 @@ class WeightAverage:
         if names := self._weights.keys() - {self._names[p] for p in without}:
             averages = [self._average[name] for name in names]
             move_(averages, [self._weights[name] for name in names], self.rate, skip)
+
+    def restart(self) -> None:
+        """Start again with the weights as they are."""
+        _copy(self._weights, self._average)
 
     def joined(self, parameters: Sequence[nn.Parameter]) -> Tensor:
         """Keep the averages of these as one [n] from now on, and return it."""
@@ -45,8 +52,17 @@ class WeightAverage:
         """Return the average by the names of the parameters, on the CPU, for checkpoints."""
         return {name: value.cpu().contiguous() for name, value in self._average.items()}
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the average to tensors that fit the model, by the names of the parameters."""
+    def restore(self, tensors: Mapping[str, Tensor], source: Path) -> None:
+        """Set the average to `tensors`, as `tensors()` returned them; `source` is their file.
+
+        Raises:
+            CheckpointError: names the parameters that are missing, unknown or of another shape.
+        """
+        own = {name: value.shape for name, value in self._average.items()}
+        given = {name: value.shape for name, value in tensors.items()}
+        faults = sorted(n for n in own.keys() | given.keys() if own.get(n) != given.get(n))
+        if faults:
+            raise CheckpointError(f"{source} does not fit the model: {', '.join(faults)}")
         _copy(tensors, self._average)
 
 

@@ -1,6 +1,7 @@
 """AdamATan2 against the published formulas, one number at a time in float64."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -172,7 +173,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_went_on() -> None:
     assert all(saved[f"{n}.exp_avg"].shape == p.shape for n, p in flat.model.named_parameters())
     resumed.model.load_state_dict({n: t.clone() for n, t in flat.model.state_dict().items()})
     restore_optimizer(resumed.optimizer, resumed.groups, saved)
-    resumed.average.restore({name: t.clone() for name, t in average.items()})
+    resumed.average.restore({name: t.clone() for name, t in average.items()}, Path("ema"))
     for step in range(3, 6):
         flat.step(step)
         resumed.step(step)

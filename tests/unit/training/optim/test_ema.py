@@ -1,11 +1,13 @@
 """The moving average of the weights."""
 
 import contextlib
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from runtime.errors import CheckpointError
 from training.optim.ema import WeightAverage
 
 GO, SKIP = torch.tensor(False), torch.tensor(True)
@@ -76,8 +78,15 @@ def test_the_model_computes_with_it_and_gets_its_weights_back(model: nn.Module) 
         assert not torch.equal(inside[name], last[name])
 
 
-def test_it_is_restored_whatever_else_the_model_has(model: nn.Module) -> None:
+@pytest.mark.parametrize("damage", ["missing", "unknown", "of another shape"])
+def test_it_is_restored_and_what_does_not_fit_is_named(model: nn.Module, damage: str) -> None:
     average = WeightAverage(model, rate=0.9)
-    tensors = {name: value + 1 for name, value in model.state_dict().items()}
-    average.restore(tensors)
-    assert all(torch.equal(tensors[name], value) for name, value in average.tensors().items())
+    tensors = {name: value + 1 for name, value in average.tensors().items()}
+    average.restore(tensors, Path("a/ema"))
+    assert all(torch.equal(average.tensors()[name], value) for name, value in tensors.items())
+    if damage == "missing":
+        del tensors["0.weight"]
+    else:
+        tensors["more" if damage == "unknown" else "0.weight"] = torch.zeros(3, 3)
+    with pytest.raises(CheckpointError, match=r"a/ema does not fit the model: (0\.weight|more)"):
+        average.restore(tensors, Path("a/ema"))
