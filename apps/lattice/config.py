@@ -64,7 +64,7 @@ class LatticeConfig(RecurrenceConfig):
 
     # What other models have and this one cannot: config/arch/lattice.yaml leaves them out.
     fixed: ClassVar[dict[str, object]] = {
-        **{"mlp_t": False, "puzzle_emb_ndim": 0, "puzzle_emb_len": 0, "rope_theta": 10000.0},
+        **{"mlp_t": False, "puzzle_emb_ndim": 0, "puzzle_emb_len": 0},
         **{"halt_exploration_prob": 0.0, "no_ACT_continue": True},
     }
 

@@ -60,7 +60,7 @@ def search(
         torch.manual_seed(config.seed)
         untrained = build_model(arch, job.facts).to(ranks.device)
         searchers["untrained"] = (prepared(untrained), untrained, settings.control)
-    ledger = Ledger(beside(job.output, "_search"), search_key(job, arch), ranks)
+    ledger = Ledger(ledger_prefix(job), search_key(job, arch), ranks)
     figures, by_model = list[Figures](), dict[str, list[Found]]()
     for who, (step, searched, number) in searchers.items():
         puzzles = {name: rows_of(job.dataset, name, number) for name in job.dataset.sets}
@@ -79,6 +79,11 @@ def search_key(job: Job, arch: LatticeConfig) -> str:
     key = {"model": job.trained.digest(), "weights": config.weights, "seed": config.seed}
     key |= {"data": job.dataset.fingerprint(), "arch": arch.model_dump(mode="json")}
     return json.dumps(key | {"search": config.search.model_dump(exclude={"control", "at_once"})})
+
+
+def ledger_prefix(job: Job) -> Path:
+    """Return how the files begin that keep what an unfinished search has found."""
+    return beside(job.output, "_search")
 
 
 def rows_of(dataset: PuzzleDataset, set_name: str, number: int | None) -> Batch:
@@ -100,7 +105,7 @@ def report(
     content = facts | {"search": settings, "searchers": table.plain(figures)}
     files = records_of_search(found, job) if job.config.save_records else {}
     publish(job, content, files, as_text(figures), f"{seconds:.1f} s")
-    for path in job.output.parent.glob(f"{beside(job.output, '_search').name}.*.jsonl"):
+    for path in job.output.parent.glob(f"{ledger_prefix(job).name}.*.jsonl"):
         path.unlink(missing_ok=True)  # The result is written.
 
 
