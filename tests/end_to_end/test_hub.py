@@ -258,14 +258,21 @@ def test_what_could_be_executed_is_never_fetched(
     }
 
 
+@pytest.mark.slow
 def test_published_checkpoints_on_the_hub_work_the_same_way(
-    hub: Hub, environment: dict[str, str], run_python: Callable[..., Any]
+    hub: Hub, environment: dict[str, str], run_python: Callable[..., Any], tmp_path: Path
 ) -> None:
     hub.repositories["authors/hrm"] = Repository()
     files = files_of(PUBLISHED / "checkpoint")
-    oid = hub.repositories["authors/hrm"].commit(files | {"README.md": b"", "model.py": b"1/0"})
-    finished = run_python("-c", FIND, "hf://authors/hrm", env=environment)
-    assert finished.out == f"found hf://authors/hrm@{oid} step_7\n"
+    hub.repositories["authors/hrm"].commit(files | {"README.md": b"", "model.py": b"1/0"})
+    results = []
+    for checkpoint in (str(PUBLISHED / "checkpoint" / "step_7"), "hf://authors/hrm"):
+        output = tmp_path / f"{len(results)}.json"
+        settings = (f"checkpoint={checkpoint}", f"data_path={PUBLISHED / 'data'}", "device=cpu")
+        finished = run_python("evaluate.py", *settings, f"output={output}", env=environment)
+        assert finished.code == 0, finished.err
+        results.append(json.loads(output.read_text())["sets"])
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize(
@@ -276,6 +283,7 @@ def test_published_checkpoints_on_the_hub_work_the_same_way(
         ("hf://me/gated", "is gated: ask for access on its page"),
         ("hf://me/open@gone", "no such revision"),
         ("hf://me/open", "there is no checkpoint in this repository"),
+        ("hf://me/../x", "accepted: hf://OWNER/NAME"),
         ("down", "the Hub cannot be reached, and the files are not in its cache"),
     ],
 )
