@@ -101,7 +101,7 @@ def train(start: Start) -> None:
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         require_backend(arch.attention, ranks.device)
         config, weights = ranks.broadcast_object((config, start.weights))
-        checkpoint = run_folder.take_over(start.checkpoint, ranks)
+        checkpoint = run_folder.agree_on_checkpoint(start.checkpoint, ranks)
         require_same_data(start.fingerprint, ranks)
         fit(start._replace(config=config, checkpoint=checkpoint, weights=weights), arch, ranks)
 
