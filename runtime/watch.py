@@ -1,9 +1,9 @@
-"""Find the rank that the others wait for: every rank reports its progress in a store, and a rank
-that has waited for too long says for whom, and ends.
+"""Find the rank that blocks the others. Each rank reports its progress in a store; a rank that has
+waited too long names the rank it waits for, and ends.
 
-The main thread only sets attributes. A first thread writes this rank's progress to the store and
-reads that of the others; a second one decides whether the wait is too long. The rank that hangs may
-be the one that keeps the store, so the second thread never uses it. Imports no torch.
+The main thread only sets attributes. The exchange thread writes this rank's progress to the store
+and reads the others'. The judge thread decides whether a wait is too long; it never uses the store,
+because the rank that keeps the store may be hanging. Imports no torch.
 """
 
 import json
@@ -15,25 +15,25 @@ from typing import Any, NamedTuple
 
 End = Callable[[str], object]  # Ends the process with a message; called from a thread.
 _BEAT_SECONDS = 0.5
-# The others wait so many timeouts for a rank that has said that the next part may take long.
+# The number of timeouts to wait for a rank that has announced a long part.
 PATIENCE = 3.0
 
 
 class Entry(NamedTuple):
-    """What a rank reports of itself."""
+    """A rank's report in the store."""
 
-    beat: int = 0  # counts up as long as the process is alive
+    beat: int = 0  # counts up while the process is alive
     entered: int = 0  # number of collectives entered so far
     marks: int = 0  # number of calls of `Watch.mark` so far
-    inside: bool = False  # whether it waits in a collective
-    name: str = ""  # of the last collective
-    place: str = "starting"  # where in the run it is
-    long: bool = True  # whether the present part may take long
-    farewell: str = ""  # why it has left
+    inside: bool = False  # whether the rank waits in a collective
+    name: str = ""  # name of the last collective
+    place: str = "starting"  # place in the run
+    long: bool = True  # whether the current part may take long
+    farewell: str = ""  # why the rank has left
 
     @property
     def progress(self) -> tuple[int, int, bool]:
-        """What changes when the rank gets on."""
+        """The values that change when the rank makes progress."""
         return self.entered, self.marks, self.inside
 
 
@@ -46,15 +46,14 @@ class _Seen(NamedTuple):
 
 
 class Watch:
-    """Watches the waits of one rank, and is the context manager of each of them.
+    """Limits the waits of one rank; also the context manager to wait in.
 
     Args:
-        store: a connection to torch's store that has no other user; one rank calls `prepare` on it
-            first.
-        keeper: who keeps the store, for messages; rank 0 if it is "".
-        timeout: seconds after which a wait ends.
+        store: a connection to torch's store without other users, after one rank called `prepare`.
+        keeper: the name of the store's process, for messages; "": rank 0.
+        timeout: seconds until a wait ends.
     Attributes:
-        hosts: of all ranks, for messages; empty until they are known.
+        hosts: the host of each rank, for messages; empty until they are known.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Watch:
         self._others = [other for other in range(world_size) if other != rank]
         self._store, self._keeper, self._end = store, keeper, end
         self._beat_seconds = min(_BEAT_SECONDS, timeout / 10)
-        # Reading costs more than writing: each rank reads the entries of all.
+        # Less often than writing, because each rank reads the entries of all.
         self._read_seconds = max(self._beat_seconds, timeout / 60)
         self._entered = self._marks = 0
         self._name, self._farewell = "", ""
@@ -82,7 +81,7 @@ class Watch:
 
     @staticmethod
     def prepare(store: Any, world_size: int) -> None:
-        """Give every rank a first entry, so that reading works if one dies before it writes one."""
+        """Write a first entry for every rank, in case a rank dies before it writes its own."""
         for rank in range(world_size):
             store.set(_key(rank), json.dumps(Entry()))
 
@@ -92,8 +91,8 @@ class Watch:
         self._marks += 1
 
     def collective(self, name: str) -> "Watch":
-        """Return the context for a collective; all ranks enter them in the same order. The object
-        itself is the context for a wait for the results of earlier collectives.
+        """Return the context for the next collective; all ranks enter them in the same order. To
+        wait for results of earlier collectives, use the Watch itself as the context.
         """
         self._entered += 1
         self._name = name
@@ -106,27 +105,27 @@ class Watch:
         self._since = None
 
     def start(self) -> None:
-        """Write this rank's first entry, and begin to watch."""
+        """Write this rank's first entry and start watching."""
         self._write(0)
         for thread in self._threads:
             thread.start()
 
     def stop(self, farewell: str = "") -> None:
-        """Stop watching, and tell the others why this rank leaves (if possible within 2 s)."""
+        """Stop watching, and tell the others within 2 s, if possible, why this rank leaves."""
         self._farewell = farewell
         self._stopping.set()
         self._threads[0].join(timeout=2.0)
 
     def name(self, *ranks: int) -> str:
-        """Return "rank 2, 3", and where they are if the ranks are on several hosts."""
+        """Return "rank 2, 3", with their hosts if the run has several."""
         if len(set(self.hosts)) < 2:
             return f"rank {_listed(ranks)}"
         by_host = groupby(ranks, self.hosts.__getitem__)
         return " and ".join(f"rank {_listed(mine)} on {host}" for host, mine in by_host)
 
     def explain(self, fault: str) -> str:
-        """Return a message that names the rank for which a collective has failed at once, with the
-        backend's `fault`. Takes about a second, in which the other ranks are observed.
+        """Return a message that names the rank that made a collective fail with the backend's
+        `fault`. Takes about a second, to observe the other ranks.
         """
         began = time.monotonic()
         self._seen = {}
@@ -143,7 +142,7 @@ class Watch:
                 return f"{self.name(*silent)} has died, {where}"
         return f"a rank has left, {where}"
 
-    # In the first thread
+    # The exchange thread
 
     def _exchange(self) -> None:
         beat, next_read = 0, 0.0
@@ -161,7 +160,7 @@ class Watch:
                 self._write(beat + 1)
                 self._told.set()
         except RuntimeError:
-            # The keeper of the store has ended. If that is an error, the collectives fail too.
+            # The process with the store has ended. If that is an error, collectives fail too.
             self._store_lost = True
 
     def _write(self, beat: int) -> None:
@@ -181,14 +180,14 @@ class Watch:
                 moved = now
             self._seen[rank] = _Seen(entry, beaten, moved)
 
-    # In the second thread
+    # The judge thread
 
     def _judge(self) -> None:
         now = awake_since = time.monotonic()
         while not self._stopping.wait(self._beat_seconds):
             before, now = now, time.monotonic()
             if now - before > 10 * self._beat_seconds:
-                # This process was stopped, and perhaps all were: start to count anew.
+                # This process was stopped, and perhaps all were: count anew from now.
                 awake_since, self._seen = now, {}
             since = self._since
             if since is None:
@@ -201,7 +200,7 @@ class Watch:
                 self._end(message)
 
     def _verdict(self, since: float, now: float) -> str | None:
-        """Return the message of a wait that is too long; None while it is not."""
+        """Return the message for a wait that is too long, or None if it is not yet."""
         if now - since < self.timeout:
             return None
         seen = dict(self._seen)
@@ -245,7 +244,7 @@ def _first_farewell(seen: Mapping[int, _Seen]) -> str | None:
 
 
 def _silent(seen: Mapping[int, _Seen], since: float) -> list[int]:
-    """Return the ranks that are silent since a time."""
+    """Return the ranks without a sign of life since a time."""
     return sorted(rank for rank, one in seen.items() if one.beaten < since)
 
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from runtime.errors import EXIT_PREEMPTED, EXIT_RANK
-from runtime.process import ENDS_WITH, EXIT_CODES_FOLDER, common_exit_code, end_with_parent
+from runtime.process import EXIT_CODES_FOLDER, PARENT_PID, common_exit_code, end_with_parent
 
 
 def main(arguments: list[str]) -> int:
@@ -23,8 +23,8 @@ def main(arguments: list[str]) -> int:
     # Until torchrun has handlers of its own. An exception could get lost in what is being imported.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(EXIT_PREEMPTED))
     end_with_parent()
-    if ENDS_WITH in os.environ:
-        os.environ[ENDS_WITH] = str(os.getpid())  # The ranks end with this process.
+    if PARENT_PID in os.environ:
+        os.environ[PARENT_PID] = str(os.getpid())  # The ranks end with this process.
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -220,6 +220,6 @@ def test_compiled_blocks_give_the_same_bits_on_two_ranks_and_when_resumed(
     assert one.state(one.steps[-1])["environment"]["compiled"] == "block"
     run("parts", settings, "compile=block", "max_steps=7", ranks=2)
     parts, said = run("parts", settings, "compile=auto", ranks=2)
-    assert "the block is compiled: so the run began" in said[0]
+    assert "the block is compiled: as when the run began" in said[0]
     assert "resumed exactly" in said[0]
     assert one.digest() == two.digest() == parts.digest()

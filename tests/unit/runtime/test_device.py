@@ -6,7 +6,12 @@ from torch import Tensor
 
 from models import layers
 from runtime import device as device_module
-from runtime.device import ask_for_equal_bits, prepare_host, resolve_device, resolve_dtype
+from runtime.device import (
+    prepare_host,
+    require_deterministic_algorithms,
+    resolve_device,
+    resolve_dtype,
+)
 from runtime.errors import ConfigError
 
 
@@ -52,7 +57,7 @@ def test_attention_is_asked_for_equal_bits_where_all_is(monkeypatch: pytest.Monk
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     q = torch.zeros(1, 2, 1, 4)
     layers.attend(q, q, q, "fa2")
-    ask_for_equal_bits()
+    require_deterministic_algorithms()
     layers.attend(q, q, q, "fa2")
     assert asked == [False, True]
     with pytest.raises(RuntimeError, match="deterministic"):

@@ -11,9 +11,9 @@ from runtime.errors import Preempted
 from runtime.process import (
     EXIT_CODES_FOLDER,
     common_exit_code,
+    delay_sigterm,
     note_start,
     preempt_on_sigterm,
-    sigterm_waits,
 )
 
 
@@ -59,7 +59,7 @@ def test_a_stop_waits_for_the_end_of_a_block() -> None:
 
     @preempt_on_sigterm()
     def stopped() -> None:
-        with sigterm_waits():
+        with delay_sigterm():
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.05)  # Python calls its handlers between two instructions.
             done.append("all of it")

@@ -9,14 +9,16 @@ import torch
 import torch.distributed as dist
 
 from runtime.errors import RankError
-from runtime.ranks import Ranks, meet, sum_in_order
+from runtime.ranks import Ranks, agree_on_prefix, sum_in_order
 
 WORLD_SIZE = 3
 
 
 def meet_all(store: dist.Store) -> set[str]:
     with ThreadPoolExecutor(WORLD_SIZE) as pool:
-        return set(pool.map(lambda rank: meet(store, rank, WORLD_SIZE, 30.0), range(WORLD_SIZE)))
+        return set(
+            pool.map(lambda rank: agree_on_prefix(store, rank, WORLD_SIZE, 30.0), range(WORLD_SIZE))
+        )
 
 
 def test_all_ranks_agree_on_a_prefix_that_no_other_attempt_had() -> None:
@@ -32,7 +34,7 @@ def test_all_ranks_agree_on_a_prefix_that_no_other_attempt_had() -> None:
 )
 def test_ranks_that_do_not_come_are_named(rank: int, missing: str) -> None:
     with pytest.raises(RankError, match=f"{missing}, at the start: not within 0.2 s"):
-        meet(dist.HashStore(), rank, WORLD_SIZE, 0.2)
+        agree_on_prefix(dist.HashStore(), rank, WORLD_SIZE, 0.2)
 
 
 @pytest.fixture
