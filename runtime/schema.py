@@ -79,7 +79,7 @@ class MachineSettings(PluginSettings):
     device: Device = "auto"
     """auto: CUDA if there is a GPU, else the CPU"""
     compile: CompileSetting = "auto"
-    """block: each kind of block, once; model or true: the whole model; auto: docs/operations.md"""
+    """block: each kind of block once; model or true: everything; auto: docs/operations.md"""
     num_threads: Count | None = None
     """CPU threads per rank; null: torch's default"""
     rank_timeout: Seconds = 600.0

@@ -133,7 +133,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     convert_checkpoint.main([f"checkpoint={tmp_path / 'own'}", f"output={output}"])
     written = (output / "step_5", output / "all_config.yaml")
     assert capsys.readouterr().out == "".join(f"written: {path}\n" for path in written)
-    with pytest.raises(ConfigError, match="step_5 has the published format already"):
+    with pytest.raises(ConfigError, match="step_5 is in the published format already"):
         convert_checkpoint.main([f"checkpoint={output}", "output=x"])
     for given in ("checkpoint=x", "output=x"):
         with pytest.raises(ConfigError, match="set checkpoint=PATH .* and output=FOLDER"):
