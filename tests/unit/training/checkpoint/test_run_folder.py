@@ -232,7 +232,7 @@ def second_rank(received: Any) -> Any:
 
 
 def found_by_first(found: Checkpoint | None) -> Any:
-    """Return the message in which rank 0 tells the others about its checkpoint."""
+    """Return the message that rank 0 sends to the others about its checkpoint."""
     sent = []
     assert agree_on_checkpoint(found, rank(0, lambda value: sent.append(value) or value)) is found
     return sent[0]
@@ -253,8 +253,8 @@ def test_a_rank_that_cannot_take_it_stops_all(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path, RunState(step=1), {})
     found = load_checkpoint(path)
     told = found_by_first(found)
-    with pytest.raises(CheckpointError, match="rank 1: no such checkpoint"):
-        agree_on_checkpoint(found, rank(0, lambda value: value, "rank 1: no such checkpoint"))
+    with pytest.raises(CheckpointError, match="rank 1: not found"):
+        agree_on_checkpoint(found, rank(0, lambda value: value, "rank 1: not found"))
     save_checkpoint(tmp_path, RunState(step=1, score=0.5), {})
     with pytest.raises(CheckpointError, match="rank 1: .*step_1: differs from what rank 0 sees"):
         agree_on_checkpoint(None, second_rank(told))

@@ -96,7 +96,7 @@ def test_saved_parameters_are_read_as_tensors(tmp_path: Path) -> None:
 
 
 class RunsCode:
-    """An object whose pickle creates a file when it is loaded."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
