@@ -25,7 +25,7 @@ def require_no_link(folder: Path) -> None:
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a file to read; OSError: it is unreadable, or a device or pipe, which may never end."""
+    """Open a file to read. Raise OSError for a device or pipe too, because it may never end."""
     # Without O_NONBLOCK, opening a pipe waits for a writer.
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -35,7 +35,7 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Return the content of a file; OSError: it is unreadable or larger than `limit` bytes."""
+    """Return a file's content; raise OSError if it is unreadable or larger than `limit` bytes."""
     with open_regular(path) as file:
         # Not read(limit + 1), because Python would allocate that much first.
         size = os.fstat(file.fileno()).st_size
@@ -101,7 +101,7 @@ def write_together(files: Mapping[Path, str | bytes]) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the sha256 of a file as hexadecimal digits; OSError: it is unreadable."""
+    """Return a file's sha256 as hexadecimal digits; raise OSError if it is unreadable."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

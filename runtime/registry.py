@@ -87,7 +87,7 @@ class Registry:
         self._parts[name] = Part(schema, load or (lambda: schema), text)
 
     def load(self, name: str) -> Any:
-        """Import and return the code of a part; ConfigError: that fails."""
+        """Import and return the code of a part; raise ConfigError if that fails."""
         try:
             return self._parts[name].load()
         except (ImportError, AttributeError) as error:

@@ -131,7 +131,7 @@ class _Program:
         self._memo: dict[int, Any] = {}
 
     def run(self, program: bytes) -> dict[str, _Claim]:
-        """Return the tensors that a pickle describes; ValueError: it is not a state dict's."""
+        """Return the tensors that a pickle describes; raise ValueError if it is no state dict."""
         try:
             for opcode, argument, _ in pickletools.genops(program):
                 self._step(opcode.name, argument)

@@ -135,7 +135,7 @@ def _take(path: Path, own: Owner) -> int:
 
 @contextlib.contextmanager
 def _gate(run_dir: Path, has_flock: bool) -> Iterator[None]:
-    """Let one run at a time into the block; LockedError: another run stays in it too long."""
+    """Let one run at a time into the block; raise LockedError if another stays in it too long."""
     path, deadline = run_dir / f"{LOCK_FILE}.gate", time.monotonic() + _GATE_SECONDS
     while (descriptor := _enter_gate(path, has_flock)) is None:
         if time.monotonic() > deadline:

@@ -98,7 +98,7 @@ def _translate_arch(arch: dict[str, Any], path: Path) -> dict[str, Any]:
 
 def published_arch(arch: ArchConfig) -> dict[str, Any]:
     """Translate our architecture into the settings of a published class, for `all_config.yaml`.
-    ConfigError: none computes the same; names the settings that differ.
+    If no class computes the same, raise ConfigError with the settings that differ.
     """
     if arch.name == "transformer" and arch.pos_encodings == "none":
         raise ConfigError("arch.pos_encodings=none: the published transformer needs positions")

@@ -117,7 +117,7 @@ class RunKeeper:
     def restore(self, checkpoint: Checkpoint, say: Callable[[str], None]) -> Progress:
         """Load a verified checkpoint, the same on all ranks, into the newly built learner, and
         return the run's progress. In the same environment the run then continues bit for bit.
-        CheckpointError: a part of the checkpoint does not fit this run.
+        Raise CheckpointError if a part of the checkpoint does not fit this run.
         """
         path, state = checkpoint.path, checkpoint.state
         learner, ranks = self.learner, self.learner.ranks

@@ -43,7 +43,7 @@ def with_names(config: TrainConfig) -> TrainConfig:
 
 
 def prepare_run_dir(run_dir: Path) -> None:
-    """Create the run's folder; ConfigError: that fails, or its name is not UTF-8."""
+    """Create the run's folder; raise ConfigError if that fails or its name is not UTF-8."""
     try:
         str(run_dir).encode()
     except UnicodeEncodeError:
@@ -54,7 +54,7 @@ def prepare_run_dir(run_dir: Path) -> None:
 
 
 def save_config(run_dir: Path, config: TrainConfig) -> None:
-    """Write the resolved configuration into the run's folder; CheckpointError: writing failed."""
+    """Write the resolved configuration into the run's folder, or raise CheckpointError."""
     path = run_dir / CONFIG_FILE
     with disk_errors(path, CheckpointError):
         write_atomically(path, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
@@ -86,11 +86,8 @@ def find_checkpoint(
 
 
 def agree_on_checkpoint(found: Checkpoint | None, ranks: "Ranks") -> Checkpoint | None:
-    """Return, on every rank, the checkpoint that rank 0 found, or None if it found none.
-
-    Raises:
-        CheckpointError: a rank sees a different or damaged checkpoint at that path; raised on
-            every rank, names the rank and the file.
+    """Return, on every rank, the checkpoint that rank 0 found, or None if it found none. If a rank
+    sees a different or damaged checkpoint at that path, raise CheckpointError on every rank.
     """
     chosen = ranks.broadcast_object(found and (found.path, sha256(found.path / store.MANIFEST)))
     if chosen is None:

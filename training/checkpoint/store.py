@@ -136,7 +136,7 @@ def save_checkpoint(run_dir: Path, state: RunState, files: Mapping[str, FileWrit
 
 def remove_checkpoint(path: Path) -> None:
     """Rename a checkpoint, then delete it: a kill leaves no half checkpoint under a good name.
-    CheckpointError: that failed; other checkpoints are untouched.
+    Raise CheckpointError if that fails; other checkpoints are untouched.
     """
     renamed = path.with_name(f".{path.name}.old")
     try:
@@ -149,7 +149,7 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def put_back_replaced(run_dir: Path) -> None:
-    """Rename checkpoints back that a killed save had moved away; CheckpointError: it failed."""
+    """Rename back checkpoints that a killed save moved away, or raise CheckpointError."""
     for step in _moved_away(run_dir):
         final = checkpoint_path(run_dir, step)
         with disk_errors(final, CheckpointError):
@@ -200,11 +200,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def newest_good(run_dir: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """Return the newest good checkpoint, with a warning for each newer one that is damaged, or None
-    if there is none at all. A checkpoint that a killed save had moved away counts.
-
-    Raises:
-        CheckpointError: all checkpoints are damaged.
+    """Return the newest good checkpoint, or None if the folder has none at all. Warn of each newer
+    one that is damaged; raise CheckpointError if all are. Checkpoints that a killed save moved away
+    count too.
     """
     failures = []
     found = _moved_away(run_dir) | {n: checkpoint_path(run_dir, n) for n in list_steps(run_dir)}
@@ -243,7 +241,7 @@ def prune(run_dir: Path, *, keep_last: int, keep_best: int) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of bounded size; CheckpointError names a file without one."""
+    """Read a JSON object of bounded size; raise CheckpointError if the file holds none."""
     try:
         with disk_errors(path, CheckpointError):
             content = json.loads(read_bounded(path, _MAX_JSON_BYTES))
@@ -255,7 +253,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_state(content: Mapping[str, Any], source: Path) -> RunState:
-    """Check a state read from `source`; CheckpointError names the source, key and value."""
+    """Check a state read from `source`; raise CheckpointError with the bad key and value."""
     try:
         return RunState.model_validate({"step": None} | dict(content))
     except ValidationError as error:

@@ -46,7 +46,7 @@ def optimizer_tensors(optimizer: Optimizer | None, groups: list[ParamGroup]) -> 
 def restore_optimizer(
     optimizer: Optimizer | None, groups: list[ParamGroup], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Restore the result of `optimizer_tensors`; CheckpointError: it does not fit."""
+    """Restore the result of `optimizer_tensors`; raise CheckpointError if it does not fit."""
     own = {name: parameter for group in groups for name, parameter in group.params.items()}
     saved = {key.rpartition(".")[0] for key in tensors}
     if unknown := saved - own.keys():
@@ -69,13 +69,13 @@ def restore_optimizer(
 
 
 def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Load weights into a model; CheckpointError: see `require_fit`."""
+    """Load weights into a model, or raise CheckpointError like `require_fit`."""
     require_fit(model, tensors, source)
     model.load_state_dict(dict(tensors))
 
 
 def require_fit(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Raise CheckpointError, naming the keys, if keys are missing or unknown or shapes differ."""
+    """Raise CheckpointError with the keys that are missing, unknown or of another shape, if any."""
     own = model.state_dict()
     faults = [f"{key} is missing" for key in own.keys() - tensors.keys()]
     faults += [f"{key} is unknown to this model" for key in tensors.keys() - own.keys()]
@@ -116,7 +116,7 @@ def load_weights(path: Path, *, averaged: bool = True) -> dict[str, Tensor]:
 
 
 def load_start_weights(model: ACTLossHead, path: Path, warn: Callable[[str], None]) -> None:
-    """Load trained weights into a new run's model; CheckpointError: see `require_fit`.
+    """Load trained weights into a new run's model, or raise CheckpointError like `require_fit`.
 
     If the puzzle embeddings differ in size, the puzzles differ too: all rows then start at the mean
     of the trained rows, with a warning.
@@ -183,7 +183,7 @@ def restore_rng(tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file onto the CPU; CheckpointError: it is missing or damaged."""
+    """Read a safetensors file onto the CPU; raise CheckpointError if it is missing or damaged."""
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
