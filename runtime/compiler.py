@@ -1,4 +1,4 @@
-"""Decide whether to compile a model and where to keep the code. Each entry point asks once."""
+"""Choose whether to compile a model and where to keep the code. Each entry point does this once."""
 
 import contextlib
 import functools
@@ -77,12 +77,12 @@ def _automatic(device: str, operations: Callable[[], float]) -> Compiling:
     try:
         count = operations()
     except RuntimeError:  # A plug-in's head or loss reads values, but counting uses none.
-        return Compiling(False, "the operations of its model cannot be counted")
+        return Compiling(False, "the model's operations cannot be counted")
     if count < WORTH_COMPILING * torch.get_num_threads():
-        return Compiling(False, "the run is too short for it to pay")
+        return Compiling(False, "the run is too short to gain from it")
     if not _compiler_serves_this_cpu():
         return Compiling(False, "the C++ compiler does not build vector code for this CPU")
-    return Compiling("block", "the run is long enough for it to pay")
+    return Compiling("block", "the run is long enough to gain from it")
 
 
 # For each device type: the variable that names the compiler, its language, the usual compilers.
@@ -97,7 +97,7 @@ def missing_for_compiling(device: str) -> str | None:
     variable, language, usual = _COMPILERS[device]
     if _compiler(device) is None:
         known = os.environ.get(variable) or " or ".join(usual)
-        return f"there is no {language} compiler ({known}; {variable} names another)"
+        return f"there is no {language} compiler ({known}; set {variable} to use another)"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         return "Python's C headers are missing (the package python3-dev)"
     return None

@@ -20,10 +20,8 @@ _KEEP_BELOW = 2**30
 
 
 def resolve_device(device: str) -> Literal["cpu", "cuda"]:
-    """Return the device type; `auto` is cuda if torch sees a CUDA device, else cpu.
-
-    Raises:
-        ConfigError: the setting is cuda, but torch sees no CUDA device.
+    """Return the device type; `auto` is cuda if torch sees a CUDA device, else cpu. If the
+    setting is cuda but torch sees no CUDA device, raise ConfigError.
     """
     has_cuda = device != "cpu" and torch.cuda.is_available()
     if device == "cuda" and not has_cuda:

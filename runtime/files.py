@@ -127,7 +127,7 @@ def fsync_tree(root: Path) -> None:
 
 
 def clear_leftovers(output: Path) -> None:
-    """Delete the leftovers of killed builds of `output`, after `put_back`."""
+    """Delete the leftovers of killed builds of `output`, after calling `put_back`."""
     put_back(output)
     for path in _leftovers(output, "replaced"):
         os.rename(path, _sibling(output, "building"))
@@ -201,7 +201,9 @@ def _remove_leftovers(output: Path, kind: str, remove: Callable[[Path], object])
 def locked_sibling(
     output: Path, kind: str = "building", create: Callable[[Path], object] = Path.mkdir
 ) -> Iterator[Path]:
-    """Create a temporary folder beside `output`, locked until the end of the block or process."""
+    """Create a hidden folder beside `output` (or with `create` a file) and lock it until the end of
+    the block or process. Unlocked ones are leftovers.
+    """
     while True:
         path = _sibling(output, kind)
         create(path)

@@ -17,19 +17,19 @@ class Output:
         self._stream = stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
     def write(self, text: str) -> int:
-        with self._lossy():
+        with self._dropping_errors():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._lossy():
+        with self._dropping_errors():
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     @contextmanager
-    def _lossy(self) -> Iterator[None]:
+    def _dropping_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

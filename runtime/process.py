@@ -98,7 +98,7 @@ def preempt_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def delay_sigterm() -> Iterator[None]:
-    """Handle SIGTERM only after the block, so that Preempted cannot end the block early."""
+    """Handle SIGTERM only after the block, for code that no exception may interrupt."""
     # A signal mask would not help: another thread would receive the signal and hand it to this one.
     arrived: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: arrived.append(number))

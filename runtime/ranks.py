@@ -69,7 +69,7 @@ class Ranks:
             # A second connection, because a connection that waits for an answer is blocked.
             watched = dist.PrefixStore(prefix, connect(is_master=False))
         except dist.DistError as error:
-            silent = f"{keeper or 'rank 0'} does not answer, at the start ({_reason(error)})"
+            silent = f"{keeper or 'rank 0'} does not answer at the start ({_reason(error)})"
             raise RankError(silent) from None
         self._watch = Watch(rank, world_size, watched, keeper=keeper, timeout=timeout, end=_end)
         self._watch.start()
@@ -273,7 +273,7 @@ def agree_on_prefix(store: dist.Store, rank: int, world_size: int, timeout: floa
 
 def _pause(deadline: float, missing: str, timeout: float) -> None:
     if time.monotonic() > deadline:
-        raise RankError(f"rank {missing} does not answer, at the start: not within {timeout:g} s")
+        raise RankError(f"rank {missing} does not answer: not started within {timeout:g} s")
     time.sleep(_POLL_SECONDS)
 
 

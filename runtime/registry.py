@@ -74,7 +74,7 @@ class Registry:
         """Register a part. Without `load`, its schema is also its code.
 
         Raises:
-            ConfigError: the name is taken, or the schema is not fit for this registry.
+            ConfigError: the name is taken, or the schema does not fit this registry.
         """
         if name in self._parts:
             raise ConfigError(f"the {self.kind} {name!r} is registered already")

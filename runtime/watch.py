@@ -41,8 +41,8 @@ class _Seen(NamedTuple):
     """The latest entry of a rank, and the times when its beat and its progress last changed."""
 
     entry: Entry
-    beaten: float
-    moved: float
+    beat_at: float
+    moved_at: float
 
 
 class Watch:
@@ -69,11 +69,12 @@ class Watch:
         self._entered = self._marks = 0
         self._name, self._farewell = "", ""
         self._place, self._long = Entry().place, Entry().long
-        self._since: float | None = None
+        self._waiting_since: float | None = None
         self._seen: dict[int, _Seen] = {}
         self._asking_since: float | None = None
         self._store_lost = False
-        self._eager, self._stopping, self._told = (threading.Event() for _ in range(3))
+        self._read_now, self._stopping = threading.Event(), threading.Event()
+        self._farewell_written = threading.Event()
         self._threads = [
             threading.Thread(target=target, name=f"watch-{target.__name__}", daemon=True)
             for target in (self._exchange, self._judge)
@@ -99,10 +100,10 @@ class Watch:
         return self
 
     def __enter__(self) -> None:
-        self._since = time.monotonic()
+        self._waiting_since = time.monotonic()
 
     def __exit__(self, *error: object) -> None:
-        self._since = None
+        self._waiting_since = None
 
     def start(self) -> None:
         """Write this rank's first entry and start watching."""
@@ -129,7 +130,7 @@ class Watch:
         """
         began = time.monotonic()
         self._seen = {}
-        self._eager.set()
+        self._read_now.set()
         where = f"in {self._name}, {self._place} ({fault})"
         while time.monotonic() - began < 4 * self._beat_seconds + 1.0:
             time.sleep(self._beat_seconds / 4)
@@ -151,20 +152,20 @@ class Watch:
                 beat += 1
                 self._asking_since = time.monotonic()
                 self._write(beat)
-                due = self._since is not None and time.monotonic() >= next_read
-                if due or self._eager.is_set():
+                due = self._waiting_since is not None and time.monotonic() >= next_read
+                if due or self._read_now.is_set():
                     next_read = time.monotonic() + self._read_seconds
                     self._read()
                 self._asking_since = None
             if self._farewell:
                 self._write(beat + 1)
-                self._told.set()
+                self._farewell_written.set()
         except RuntimeError:
             # The process with the store has ended. If that is an error, collectives fail too.
             self._store_lost = True
 
     def _write(self, beat: int) -> None:
-        progress = (self._entered, self._marks, self._since is not None)
+        progress = (self._entered, self._marks, self._waiting_since is not None)
         entry = Entry(beat, *progress, self._name, self._place, self._long, self._farewell)
         self._store.set(_key(self.rank), json.dumps(entry))
 
@@ -173,12 +174,12 @@ class Watch:
         now = time.monotonic()
         for rank, value in zip(self._others, values, strict=True):
             entry = Entry(*json.loads(value))
-            before, beaten, moved = self._seen.get(rank, _Seen(entry, now, now))
+            before, beat_at, moved_at = self._seen.get(rank, _Seen(entry, now, now))
             if entry.beat != before.beat:
-                beaten = now
+                beat_at = now
             if entry.progress != before.progress:
-                moved = now
-            self._seen[rank] = _Seen(entry, beaten, moved)
+                moved_at = now
+            self._seen[rank] = _Seen(entry, beat_at, moved_at)
 
     # The judge thread
 
@@ -189,14 +190,14 @@ class Watch:
             if now - before > 10 * self._beat_seconds:
                 # This process was stopped, and perhaps all were: count anew from now.
                 awake_since, self._seen = now, {}
-            since = self._since
+            since = self._waiting_since
             if since is None:
                 continue
             message = self._verdict(max(since, awake_since), now)
-            if message is not None and self._since == since:
+            if message is not None and self._waiting_since == since:
                 self._farewell = message
                 self._stopping.set()
-                self._told.wait(1.0)
+                self._farewell_written.wait(1.0)
                 self._end(message)
 
     def _verdict(self, since: float, now: float) -> str | None:
@@ -218,9 +219,9 @@ class Watch:
             return f"{self.name(*silent)} does not answer: {reason}"
         behind = {r: s for r, s in seen.items() if s.entry.entered < self._entered}
         last = min((s.entry.entered for s in behind.values()), default=0)
-        for rank, (entry, _, moved) in sorted(behind.items()):
+        for rank, (entry, _, moved_at) in sorted(behind.items()):
             patience = self.timeout * (PATIENCE if entry.long else 1.0)
-            if entry.entered == last and now - max(since, moved) >= patience:
+            if entry.entered == last and now - max(since, moved_at) >= patience:
                 where = "is still in" if entry.inside else "has made no progress since"
                 return f"{self.name(rank)} {where} {entry.name or 'its start'}, {entry.place}"
         if not behind and now - since >= self.timeout * PATIENCE:
@@ -245,7 +246,7 @@ def _first_farewell(seen: Mapping[int, _Seen]) -> str | None:
 
 def _silent(seen: Mapping[int, _Seen], since: float) -> list[int]:
     """Return the ranks without a sign of life since a time."""
-    return sorted(rank for rank, one in seen.items() if one.beaten < since)
+    return sorted(rank for rank, one in seen.items() if one.beat_at < since)
 
 
 def _listed(ranks: Iterable[int]) -> str:

@@ -109,7 +109,7 @@ def _require_sizes(claims: dict[str, _Claim], sizes: dict[str, int]) -> None:
         if numel and max(claim.offset + sum(steps), numel - 1) >= storage.numel:
             raise ValueError(f"{named} is larger than its data")
     if len({claim.storage.entry for claim in claims.values()}) < len(claims):
-        raise ValueError("two tensors share their data, as in no published file")
+        raise ValueError("two tensors share their data, unlike in published files")
 
 
 def _read_tensor(archive: zipfile.ZipFile, folder: str, claim: _Claim) -> Tensor:
@@ -177,10 +177,10 @@ class _Program:
             case "BUILD":
                 _, state = stack[-2], stack.pop()  # The versions of a module's parts.
                 if not (isinstance(state, dict) and state.keys() <= {"_metadata"}):
-                    raise ValueError("its pickle sets a state, as no state dict does")
+                    raise ValueError("its pickle sets a state, which a state dict never needs")
             case _:
                 called = argument if name == "GLOBAL" else name
-                raise ValueError(f"its pickle calls {shown(called)!r}, as no state dict does")
+                raise ValueError(f"its pickle calls {shown(called)!r}, which no state dict does")
 
     def _last(self, count: int) -> list[Any]:
         if count > len(self._stack):

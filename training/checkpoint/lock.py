@@ -82,7 +82,7 @@ def run_lock(run_dir: Path, instead: str = "another checkpoint_path or run_name"
             has_flock = _flock(probe.fileno()) is not None
         with _gate(run_dir, has_flock):
             _require_free(path, has_flock, instead)
-            descriptor = _take(path, own)
+            descriptor = _replace_lock_file(path, own)
     try:
         yield
     finally:
@@ -114,7 +114,7 @@ def _require_free(path: Path, has_flock: bool, instead: str) -> None:
     )
 
 
-def _take(path: Path, own: Owner) -> int:
+def _replace_lock_file(path: Path, own: Owner) -> int:
     """Replace the lock's file by a locked file that names `own`, and return its descriptor, which
     programs started by this process do not inherit.
     """

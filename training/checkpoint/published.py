@@ -69,12 +69,12 @@ def read_published_config(weights: Path) -> dict[str, Any]:
     """
     path = weights.parent / CONFIG_FILE
     recorded = _read_yaml(path)
-    arch = _mapping(recorded.get("arch"), path, "arch")
-    loss = _mapping(arch.pop("loss", None), path, "arch.loss")
+    arch = _require_mapping(recorded.get("arch"), path, "arch")
+    loss = _require_mapping(arch.pop("loss", None), path, "arch.loss")
     for key, value in loss.items():
         if not isinstance(value, str | int | float | None):
             raise CheckpointError(f"{path}: arch.loss.{key} is not a plain value")
-    loss["name"] = _known(PUBLISHED_LOSSES, loss.get("name"), path, "arch.loss.name")
+    loss["name"] = _look_up(PUBLISHED_LOSSES, loss.get("name"), path, "arch.loss.name")
     run = {"arch": {**_translate_arch(arch, path), "loss": loss}}
     kept = (*PUBLISHED_KEYS, FACTS_KEY)
     return run | {key: recorded[key] for key in kept if recorded.get(key) is not None}
@@ -82,7 +82,7 @@ def read_published_config(weights: Path) -> dict[str, Any]:
 
 def _translate_arch(arch: dict[str, Any], path: Path) -> dict[str, Any]:
     name = arch.pop("name", None)
-    known = _known(_CLASSES, name, path, "arch.name")
+    known = _look_up(_CLASSES, name, path, "arch.name")
     for key, value in _INERT.items():
         if arch.pop(key, value) is not value:
             raise CheckpointError(f"{path}: arch.{key} must be {value}")
@@ -148,16 +148,16 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(f"{path}: not YAML of plain values: {reason[:200]}") from None
-    return _mapping(content, path, "its content")
+    return _require_mapping(content, path, "its content")
 
 
-def _mapping(value: object, path: Path, what: str) -> dict[str, Any]:
+def _require_mapping(value: object, path: Path, what: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise CheckpointError(f"{path}: {what} is not a mapping")
     return dict(value)
 
 
-def _known(table: dict[str, Any], name: object, path: Path, what: str) -> Any:
+def _look_up(table: dict[str, Any], name: object, path: Path, what: str) -> Any:
     if isinstance(name, str) and name in table:
         return table[name]
     found = shown(repr(name), 100) if isinstance(name, str | None) else "not a name"

@@ -1,4 +1,4 @@
-"""Checkpoint folders. After a kill, a full disk or a power loss, the old or the new one is there.
+"""Checkpoint folders. A kill, a full disk or a power loss leaves either the old or the new one.
 
 A checkpoint is a folder `step_N` of safetensors and JSON files, with their sizes and sha256 in
 `MANIFEST.json`. Saving writes a hidden folder beside it, fsyncs each file (the manifest last) and
@@ -60,7 +60,7 @@ class RunState(Schema, extra="ignore"):
     score: _Score | None = None
     """exact accuracy of the evaluation at this step, if there was one"""
     permanent: StrictBool = False
-    """never pruned"""
+    """True: pruning keeps this checkpoint"""
     config: dict[str, Any] | None = None
     """settings as the run's version of the code wrote them"""
     facts: dict[str, Any] | None = None
@@ -71,7 +71,7 @@ class RunState(Schema, extra="ignore"):
     wandb_id: _Text | None = None
     mlflow_id: _Text | None = None
     weights_only: StrictBool = False
-    """weights without optimizer and position, as on the Hub; no run can resume from them"""
+    """True: without optimizer and position, as on the Hub; no run can resume from it"""
 
     @property
     def scored_on(self) -> str:

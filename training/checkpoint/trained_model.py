@@ -165,7 +165,7 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
     Args:
         path: a checkpoint's folder, a published `step_N` file, or a run's folder, which stands for
             its newest good checkpoint (in a published run: for its newest `step_N` file or the file
-            `checkpoint`). Or an address like hf://OWNER/NAME[@REVISION].
+            `checkpoint`). Also an address like hf://OWNER/NAME[@REVISION].
         warn: called with a message for each damaged checkpoint that is skipped.
     Raises:
         CheckpointError: a file is missing, damaged, or of an unknown kind; names it.
@@ -178,19 +178,19 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
             raise CheckpointError(f"{source}: has no valid facts of the training data")
         if settings is None:
             raise CheckpointError(f"{source}: has no configuration")
-        run = _recorded(settings, source)
+        run = _validate_recorded(settings, source)
         return TrainedModel(found.path, run, facts, found.step, settings, origin)
     settings = read_published_config(found)
     facts = read_facts(settings.pop(FACTS_KEY, None))
-    run = _recorded(settings, found.parent / CONFIG_FILE)
+    run = _validate_recorded(settings, found.parent / CONFIG_FILE)
     named = _STEP_NAME.fullmatch(found.name.removesuffix("_ema"))
     step = int(named[1]) if named else None
     return TrainedModel(found, run, facts, step, settings, origin)
 
 
 def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
-    """Return the checkpoint's folder or the published file that `load_checkpoint` names. Unlike
-    `find_trained_model`, needs no configuration beside the weights.
+    """Return the checkpoint's folder or published file at `path`, the setting `load_checkpoint`. It
+    may be given as in `find_trained_model`, but needs no configuration beside the weights.
     """
     try:
         found, _ = _find(path, warn)
@@ -231,7 +231,7 @@ def _newest_published(folder: Path) -> Path | None:
     return steps[max(steps)] if steps else shared if shared.is_file() else None
 
 
-def _recorded(config: dict[str, Any], source: Path) -> RecordedRun:
+def _validate_recorded(config: dict[str, Any], source: Path) -> RecordedRun:
     try:
         return validate(RecordedRun, in_present_terms(config, training=False))
     except ConfigError as error:

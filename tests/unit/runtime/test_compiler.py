@@ -68,7 +68,9 @@ def test_without_a_compiler_or_python_s_headers_nothing_is_compiled(
     monkeypatch.setenv(variable, str(tmp_path / "none"))
     for setting in ("auto", "block", "model", True):
         choice = choose_compiling(setting, device, operations=lambda: 1e30)
-        named = f"there is no {language} compiler ({tmp_path / 'none'}; {variable} names another)"
+        named = (
+            f"there is no {language} compiler ({tmp_path / 'none'}; set {variable} to use another)"
+        )
         assert str(choice) == f"nothing is compiled: {named}"
     assert choose_compiling("auto", device, saved="block").form is False
     monkeypatch.delenv(variable)
@@ -111,7 +113,7 @@ def test_a_model_without_countable_operations_is_not_compiled(has_compiler: None
         return torch.zeros(2, device="meta").sum().item()
 
     choice = choose_compiling("auto", "cpu", operations=operations)
-    assert choice == (False, "the operations of its model cannot be counted")
+    assert choice == (False, "the model's operations cannot be counted")
 
 
 def test_the_compiler_is_described(monkeypatch: pytest.MonkeyPatch) -> None:

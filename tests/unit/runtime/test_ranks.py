@@ -33,7 +33,7 @@ def test_all_ranks_agree_on_a_new_prefix_in_each_attempt() -> None:
     ("rank", "missing"), [(0, "rank 1, 2 does not answer"), (1, "rank 0 does not answer")]
 )
 def test_missing_ranks_are_named(rank: int, missing: str) -> None:
-    with pytest.raises(RankError, match=f"{missing}, at the start: not within 0.2 s"):
+    with pytest.raises(RankError, match=f"{missing}: not started within 0.2 s"):
         agree_on_prefix(dist.HashStore(), rank, WORLD_SIZE, 0.2)
 
 
