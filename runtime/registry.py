@@ -206,7 +206,7 @@ def sections_in(*annotations: Any, inside: str = "") -> Iterator[tuple[type[Sche
 # Plug-ins: modules of the user. Only a command line or the user's own configuration names them,
 # never a checkpoint or a data set.
 
-IMPORTED_PLUGINS: list[str] = []
+PLUGINS: list[str] = []
 PLUGIN_PARTS: list[tuple[Registry, str]] = []
 """The registry and name of each part that a plug-in has registered."""
 
@@ -217,7 +217,7 @@ def import_plugins(names: Sequence[str]) -> None:
     Raises:
         ConfigError: a module cannot be imported, or registers a name that is taken.
     """
-    new = [name for name in names if name not in IMPORTED_PLUGINS]
+    new = [name for name in names if name not in PLUGINS]
     if not new:
         return
     before = _all_parts()
@@ -229,7 +229,7 @@ def import_plugins(names: Sequence[str]) -> None:
         except (Exception, SystemExit) as error:
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(f"plugins=[{shown(name)}]: {shown(reason, 300)}") from error
-        IMPORTED_PLUGINS.append(name)
+        PLUGINS.append(name)
     PLUGIN_PARTS.extend(part for part in _all_parts() if part not in before)
     rebuild_schemas()
 

@@ -56,7 +56,7 @@ class Owner:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the process has certainly ended; False for a process on another machine."""
+        """Whether the process has certainly ended; False for one of another machine or boot."""
         if (self.host, self.boot) != (socket.gethostname(), _boot()):
             return False
         start = _start_of(self.pid)
