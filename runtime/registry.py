@@ -164,8 +164,8 @@ def import_all(package: str, files: str) -> None:
 def rebuild_schemas(
     schemas: Iterable[type[Schema]] = (), done: set[type[Schema]] | None = None
 ) -> None:
-    """Rebuild schemas (by default all), and first the sections in them, with the fields for parts
-    that were registered since.
+    """Rebuild schemas (by default all) after the sections in them, and add the fields for newly
+    registered parts.
     """
     done = set() if done is None else done
     for schema in schemas or _subclasses(Schema):
@@ -189,8 +189,8 @@ def _subclasses(schema: type[Schema]) -> list[type[Schema]]:
 
 
 def sections_in(*annotations: Any, inside: str = "") -> Iterator[tuple[type[Schema], str]]:
-    """Yield each schema in annotations, and ".*" if it is in a dict or a list. A registry stands
-    for the schemas of its parts; the schema beside it is only their base.
+    """Yield each schema in annotations, and its path's suffix: ".*" inside a dict or list, else "".
+    A registry stands for the schemas of its parts; the schema beside it is only their base.
     """
     is_chosen = any(isinstance(annotation, Registry) for annotation in annotations)
     for annotation in annotations:

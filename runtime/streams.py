@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Stream(IntEnum):
-    """The uses of random words: the second half of the key. Never change a number, because data
+    """The uses of random words. A number is the second half of a key; never change it, because data
     sets and resumed runs depend on it. Techniques have their own numbers.
     """
 

@@ -46,7 +46,7 @@ class _Seen(NamedTuple):
 
 
 class Watch:
-    """Limits the waits of one rank; also the context manager to wait in.
+    """The time limit on the waits of one rank, and the context manager for each wait.
 
     Args:
         store: a connection to torch's store without other users, after one rank called `prepare`.

@@ -54,8 +54,8 @@ def environment_changes(
 
 
 def saved_compiling(saved: Mapping[str, Any], device: str) -> CompiledForm | None:
-    """Return which part of the model the saved run compiled. None if it ran on another type of
-    device or its checkpoint does not say.
+    """Return the part of the model that the saved run compiled, or None if it ran on another type
+    of device or its checkpoint does not say.
     """
     form = _form(saved.get("compiled"))
     known = saved.get("device") == device and form in get_args(CompiledForm)

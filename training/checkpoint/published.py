@@ -50,7 +50,7 @@ _CLASSES: dict[str, dict[str, Any]] = {
         {"H_layers": _NEEDED, "H_cycles": 1} | _SHARED
     ),
 }
-# Keys that we accept with this value only, which changes nothing.
+# Keys that we accept only with this value, which changes nothing.
 _INERT = {"act_enabled": True, "act_inference": False, "causal": False}
 
 
