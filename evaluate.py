@@ -125,7 +125,7 @@ def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[ArchConfig, ACTLo
     # A published file is large. While the run goes on, a rank may see a newer one.
     with suppress(OSError):
         found = trained.digest() if ranks.world_size > 1 else ""
-    if others := ", ".join(map(str, ranks.that_differ(found))):
+    if others := ", ".join(map(str, ranks.differing(found))):
         said = f"{trained.weights}: rank {others} has found another checkpoint than rank 0"
         raise CheckpointError(f"{said}: name one, checkpoint=RUN_FOLDER/step_N")
     return loaded

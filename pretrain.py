@@ -16,11 +16,11 @@ from evaluation.evaluators.base import Evaluator, build_evaluators
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.process import (
+    delay_sigterm,
     env_max_restarts,
     env_rank,
     env_world_size,
     preempt_on_sigterm,
-    sigterm_waits,
 )
 from runtime.registry import imported
 from training.checkpoint import run_folder
@@ -84,12 +84,12 @@ def train(start: Start) -> None:
     """Load torch, and let the ranks take over what rank 0 has found; then build the run's parts and
     train.
     """
-    with sigterm_waits():  # An exception amid this import would abort the process.
+    with delay_sigterm():  # An exception amid this import would abort the process.
         import torch  # noqa: F401
 
     from models.layers import require_backend
     from models.registry import arch_on_device
-    from runtime.device import ask_for_equal_bits, prepare_host, resolve_device
+    from runtime.device import prepare_host, require_deterministic_algorithms, resolve_device
     from runtime.ranks import Ranks
 
     config = start.config
@@ -97,11 +97,11 @@ def train(start: Start) -> None:
     arch = arch_on_device(config.arch, device_type)
     prepare_host(config.num_threads)
     if config.reduction == "exact" and device_type == "cuda":
-        ask_for_equal_bits()
+        require_deterministic_algorithms()
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         require_backend(arch.attention, ranks.device)
         config, weights = ranks.broadcast_object((config, start.weights))
-        checkpoint = run_folder.take_over(start.checkpoint, ranks)
+        checkpoint = run_folder.agree_on_checkpoint(start.checkpoint, ranks)
         require_same_data(start.fingerprint, ranks)
         fit(start._replace(config=config, checkpoint=checkpoint, weights=weights), arch, ranks)
 

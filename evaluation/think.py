@@ -22,7 +22,7 @@ from models.act import ACTCarry, ACTLossHead, Drawn, LossOutput
 from models.draws import ROW_KEYS, RowDraws, noise_table
 from models.heads.base import Examples, Targets
 from puzzle_dataset import Batch, EvalBatches
-from runtime.device import own_random_numbers
+from runtime.device import seeded_torch
 from runtime.ranks import Ranks
 from runtime.streams import Stream, random_words
 
@@ -93,7 +93,7 @@ def evaluating(model: ACTLossHead, ranks: Ranks, first_row: int) -> Iterator[Non
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad(), own_random_numbers(first_row, ranks.device):
+        with torch.no_grad(), seeded_torch(first_row, ranks.device):
             yield
     finally:
         model.train(was_training)

@@ -1,6 +1,4 @@
-"""Whether and how a model is compiled, and where the compiled code stays: decided once by the entry
-points.
-"""
+"""Choose whether to compile a model and where to keep the code. Each entry point does this once."""
 
 import contextlib
 import functools
@@ -21,31 +19,31 @@ import torch
 
 from runtime.schema import CompiledForm, CompileSetting
 
-# Operations of a run, for each CPU thread, from which on compiling pays: about two minutes of a
-# small model's training, of which a third is saved, while the first compilation takes 40 s.
+# Compiling pays for runs with at least this many operations per CPU thread: about two minutes of
+# training a small model. The first compilation takes 40 s and saves a third of the training time.
 WORTH_COMPILING = 6e12
 
-FOLDER_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch's own; where it is set, it is obeyed.
+FOLDER_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch's own variable; a user's choice counts.
 
-# For the same bits at every start no choice is left to a timing. Code with an `autograd.Function`
-# is kept on disk, too: its forward and backward are part of what it is found by.
 _OPTIONS = {
+    # Choose no kernel by timing it, so that every start computes the same bits.
     "torch._inductor.config": {"deterministic": True},
+    # Keep code with an `autograd.Function` on disk too; its cache key includes the function's code.
     "torch._functorch.config": {"autograd_cache_allow_custom_autograd_functions": True},
-    # Gradients or none, weights cast or not, and the batch shapes of training and evaluations.
+    # Variants differ in gradients, weight casts, and the batch shapes of training and evaluation.
     "torch._dynamo.config": {"recompile_limit": 64},
 }
 
 
 class Compiling(NamedTuple):
-    """What is compiled, and why, in words."""
+    """The part of a model to compile, and the reason, in words."""
 
     form: CompiledForm
     reason: str
 
     def __str__(self) -> str:
-        what = {"block": "the block is compiled", "model": "the model is compiled"}
-        return f"{what.get(str(self.form), 'nothing is compiled')}: {self.reason}"
+        part = f"the {self.form}" if self.form else "nothing"
+        return f"{part} is compiled: {self.reason}"
 
 
 def choose_compiling(
@@ -55,15 +53,14 @@ def choose_compiling(
     saved: CompiledForm | None = None,
     operations: Callable[[], float] = lambda: 0.0,
 ) -> Compiling:
-    """Return what to compile on a device type; it follows from settings and hardware alone.
+    """Return the part to compile on a device type. Only settings and hardware decide.
 
     Args:
-        saved: what the run has compiled so far, for `auto`; None: it begins.
-        operations: counts those of the matrix products until the run ends or stops, for `auto` on
-            a CPU.
+        saved: for `auto`, the part that a resumed run compiled before; None in a new run.
+        operations: for `auto` on a CPU, counts the run's operations in matrix products.
     """
     if setting == "auto" and saved is not None:
-        asked = Compiling(saved, "so the run began")
+        asked = Compiling(saved, "as when the run began")
     elif setting == "auto":
         asked = _automatic(device, operations)
     else:
@@ -79,28 +76,28 @@ def _automatic(device: str, operations: Callable[[], float]) -> Compiling:
         return Compiling(False, missing)
     try:
         count = operations()
-    except RuntimeError:  # A head or a loss of a plug-in wants values, and there are none.
-        return Compiling(False, "the operations of its model cannot be counted")
+    except RuntimeError:  # A plug-in's head or loss reads values, but counting uses none.
+        return Compiling(False, "the model's operations cannot be counted")
     if count < WORTH_COMPILING * torch.get_num_threads():
-        return Compiling(False, "the run is too short for it to pay")
+        return Compiling(False, "the run is too short to gain from it")
     if not _compiler_serves_this_cpu():
         return Compiling(False, "the C++ compiler does not build vector code for this CPU")
-    return Compiling("block", "the run is long enough for it to pay")
+    return Compiling("block", "the run is long enough to gain from it")
 
 
-# By device type: the variable that names the compiler, its language, and the usual ones.
+# For each device type: the variable that names the compiler, its language, the usual compilers.
 _COMPILERS = {
     "cpu": ("CXX", "C++", ["clang++" if sys.platform == "darwin" else "g++"]),
-    "cuda": ("CC", "C", ["gcc", "clang"]),  # With it Triton builds a Python module.
+    "cuda": ("CC", "C", ["gcc", "clang"]),  # Triton builds a Python module with it.
 }
 
 
 def missing_for_compiling(device: str) -> str | None:
-    """Return what torch's compiler lacks on a device type, in words; None: it is complete."""
+    """Return in words which program or file is missing for torch's compiler, or None."""
     variable, language, usual = _COMPILERS[device]
     if _compiler(device) is None:
         known = os.environ.get(variable) or " or ".join(usual)
-        return f"there is no {language} compiler ({known}; {variable} names another)"
+        return f"there is no {language} compiler ({known}; set {variable} to use another)"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         return "Python's C headers are missing (the package python3-dev)"
     return None
@@ -113,7 +110,7 @@ def _compiler(device: str) -> str | None:
 
 
 def describe_compiler(device: str) -> str:
-    """Return what decides, beside torch, which code is made for a device type."""
+    """Return the compiler and options that, apart from torch's version, change the code."""
     made_by = "an unknown compiler"
     if device != "cpu":
         with contextlib.suppress(PackageNotFoundError):
@@ -138,10 +135,8 @@ def _compiler_serves_this_cpu() -> bool:
 
 @functools.cache
 def prepare_compiler() -> None:
-    """Set the compiler's options, and the folder in which its code stays: to be called before its
-    first use.
-    """
-    # First, because what is imported below settles on a folder.
+    """Set the options and the code folder of torch's compiler; call it before the first use."""
+    # The folder first, because the imports below read it.
     if FOLDER_VARIABLE not in os.environ and (folder := code_folder()) is not None:
         os.environ[FOLDER_VARIABLE] = str(folder)
     for module, options in _OPTIONS.items():
@@ -151,9 +146,9 @@ def prepare_compiler() -> None:
 
 
 def code_folder() -> Path | None:
-    """Return the user's folder for code that is compiled for this kind of CPU, which is created;
-    None where that is impossible. A home may be shared by machines that cannot run each other's
-    code, and torch's own choice, in /tmp, is lost when the machine starts again.
+    """Create and return the user's folder for code compiled for this kind of CPU, or return None if
+    that fails. Machines with other CPUs may share the home. torch's default is in /tmp, which a
+    reboot clears.
     """
     cache = os.environ.get("XDG_CACHE_HOME")
     try:
@@ -167,7 +162,7 @@ def code_folder() -> Path | None:
 
 
 def cpu_flags() -> list[str]:
-    """Return the instruction sets that Linux names for this CPU, sorted."""
+    """Return the instruction sets of this CPU that Linux lists, sorted."""
     try:
         with open("/proc/cpuinfo") as info:
             named = next((line for line in info if line.startswith(("flags", "Features"))), "")

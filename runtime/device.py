@@ -1,4 +1,4 @@
-"""Device, number format and settings of the host: decided once by the entry points."""
+"""Choose device and number format, and set up the host. Each entry point does this once."""
 
 import ctypes
 import itertools
@@ -13,17 +13,15 @@ import torch
 from runtime.compiler import cpu_flags
 from runtime.errors import ConfigError
 
-# Parameters of glibc's mallopt. By default every large tensor is fetched from the kernel and handed
-# back, page by page, which takes a tenth of a training step on a CPU.
+# Parameters of glibc's mallopt. By default the kernel hands out and takes back every large tensor
+# page by page, which takes a tenth of a training step on a CPU.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BELOW = 2**30
 
 
 def resolve_device(device: str) -> Literal["cpu", "cuda"]:
-    """Return the device type to use; `auto` is cuda where torch sees a CUDA device, else cpu.
-
-    Raises:
-        ConfigError: the setting is cuda, and there is no such device.
+    """Return the device type; `auto` is cuda if torch sees a CUDA device, else cpu. If the
+    setting is cuda but torch sees no CUDA device, raise ConfigError.
     """
     has_cuda = device != "cpu" and torch.cuda.is_available()
     if device == "cuda" and not has_cuda:
@@ -32,8 +30,8 @@ def resolve_device(device: str) -> Literal["cpu", "cuda"]:
 
 
 def resolve_dtype(forward_dtype: str, device: str) -> str:
-    """Return the forward dtype to use: the configured one, but float32 instead of bfloat16 on a CPU
-    that does not multiply bfloat16 in hardware.
+    """Return the configured forward dtype, or float32 instead of bfloat16 on a CPU that does not
+    multiply bfloat16 in hardware.
 
     Raises:
         ConfigError: float16 on a CPU.
@@ -55,13 +53,11 @@ def cpu_has_bfloat16() -> bool:
 
 
 def require_room(model: torch.nn.Module, source: object) -> None:
-    """Check that a model fits into the memory of this machine.
+    """Raise ConfigError if a model does not fit into this machine's memory.
 
     Args:
-        model: built on the device `meta`.
-        source: what asks for the model, for the message.
-    Raises:
-        ConfigError: it does not fit.
+        model: a model on the device `meta`.
+        source: the file or setting that asks for the model, for the message.
     """
     tensors = itertools.chain(model.parameters(), model.buffers())
     wanted = sum(tensor.numel() * tensor.itemsize for tensor in tensors) / 1e9
@@ -72,7 +68,7 @@ def require_room(model: torch.nn.Module, source: object) -> None:
 
 
 def prepare_host(num_threads: int | None) -> None:
-    """Set torch's threads (None: its own choice), denormal numbers and the allocator."""
+    """Set torch's number of threads (None: keep it), flush denormal numbers, tune the allocator."""
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     torch.set_flush_denormal(True)
@@ -80,24 +76,24 @@ def prepare_host(num_threads: int | None) -> None:
         try:
             mallopt = ctypes.CDLL("libc.so.6").mallopt
         except (OSError, AttributeError):
-            return  # Another C library: nothing to set.
+            return  # Another C library.
         mallopt(_M_MMAP_THRESHOLD, _KEEP_BELOW)
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 @contextmanager
-def own_random_numbers(seed: int, device: torch.device) -> Iterator[None]:
-    """Let torch draw from `seed`, 0 to 2**64 - 1, in the block, and go on as before after it."""
+def seeded_torch(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch with 0 <= seed < 2**64 in the block, and restore its random state afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         yield
 
 
-def ask_for_equal_bits() -> None:
-    """Let CUDA take only algorithms that give the same bits each time, before its first product.
-    An operation that has none raises RuntimeError.
+def require_deterministic_algorithms() -> None:
+    """Restrict CUDA to algorithms that give the same bits each time; operations without one raise
+    RuntimeError. Call it before the first matrix product.
     """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # What cuBLAS asks for.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS needs this.
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Errors that end a run, and the exit codes by which launchers and schedulers tell them apart."""
+"""Errors that end a run, and their exit codes for launchers and schedulers."""
 
 import errno
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ EXIT_RANK = 7
 EXIT_PREEMPTED = 75
 EXIT_INTERRUPTED = 130
 
-# A folder that may not be written is the user's to change: a mistake, not a fault of the data.
+# A folder without write permission is a mistake in the settings, not damage to the data.
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class ConfigError(ValueError):
-    """A setting cannot be used; the message names it, its value and what is accepted."""
+    """A setting cannot be used; the message has its name, its value and the accepted values."""
 
 
 class DatasetError(ValueError):
@@ -31,7 +31,7 @@ class CheckpointError(ValueError):
 
 
 class NonFiniteError(ArithmeticError):
-    """A loss or gradient was not finite. No update was made from it, and nothing is saved."""
+    """A loss or gradient is not finite. The model is not updated, and nothing is saved."""
 
 
 class LockedError(RuntimeError):
@@ -39,18 +39,18 @@ class LockedError(RuntimeError):
 
 
 class RankError(RuntimeError):
-    """Another rank is dead or silent; the message names it if it can, the collective, the step."""
+    """Another rank is dead or silent; the message names the rank if known, collective and step."""
 
 
 class Preempted(BaseException):
-    """A signal asked the run to stop; its state is saved, or there was none yet. The message is
-    empty on ranks whose message another rank prints. `except Exception` does not catch it.
+    """A signal asked the run to stop, and its state, if it had any yet, is saved. The message is
+    empty on ranks that should print nothing. `except Exception` does not catch this error.
     """
 
 
 @contextmanager
 def disk_errors(path: Path, kind: type[Exception]) -> Iterator[None]:
-    """Turn an error of the disk in the block into a `kind` that names `path` and the reason."""
+    """Turn an OSError in the block into a `kind` that names `path` and the reason."""
     try:
         yield
     except OSError as error:
@@ -69,5 +69,5 @@ _EXIT_CODES = {
 
 
 def exit_code(error: BaseException) -> int | None:
-    """Return the exit code of an error that is meant for users, None for a bug of this project."""
+    """Return the exit code of an error meant for users, or None for a bug in this project."""
     return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), None)

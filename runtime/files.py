@@ -1,5 +1,5 @@
-"""Reading files that others may have written, and replacing files and folders atomically: after a
-kill at any moment either the old content is there or the new.
+"""Read untrusted files, and replace files and folders atomically: whenever a process is killed,
+either the old or the new content is there.
 """
 
 import contextlib
@@ -19,18 +19,14 @@ from typing import BinaryIO
 
 
 def require_no_link(folder: Path) -> None:
-    """Raise OSError if a folder that is to be written is a link: it may lead anywhere."""
+    """Raise OSError if a folder to write into is a link, which may lead anywhere."""
     if folder.is_symlink():
         raise OSError(errno.ELOOP, "is a link, expected a folder", str(folder))
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a file for reading.
-
-    Raises:
-        OSError: it cannot be read, or is a device or pipe, whose reading may never end.
-    """
-    # Without O_NONBLOCK, opening a pipe waits until somebody writes to it.
+    """Open a file to read. Raise OSError for a device or pipe too, because it may never end."""
+    # Without O_NONBLOCK, opening a pipe waits for a writer.
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -39,13 +35,9 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        OSError: it cannot be read, or is over `limit` bytes.
-    """
+    """Return a file's content; raise OSError if it is unreadable or larger than `limit` bytes."""
     with open_regular(path) as file:
-        # Not read(limit + 1): Python allocates that much first.
+        # Not read(limit + 1), because Python would allocate that much first.
         size = os.fstat(file.fileno()).st_size
         content = file.read(min(size, limit) + 1)
     if max(size, len(content)) > limit:
@@ -54,27 +46,27 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file, and fsync it."""
+    """Write a file and fsync it."""
     with open(path, "wb") as file:
         file.write(content)
         flush(file)
 
 
 def flush(file: BinaryIO) -> None:
-    """Put what was written to an open file on the disk."""
+    """Flush and fsync an open file."""
     file.flush()
     os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a hidden file beside `path` that replaces it atomically after the block, on disk too.
+    """Yield a hidden file beside `path`, which is fsynced and replaces `path` after the block.
 
-    Each writer has a file `.NAME.tmp-HEX` of its own, which is locked while it writes: those that
-    nobody has locked were left by writers that were killed, and are deleted.
+    Each writer locks its own file `.NAME.tmp-HEX`. Killed writers leave theirs unlocked; these are
+    deleted.
 
     Raises:
-        OSError: not written. After any error the hidden file is gone, and `path` unchanged.
+        OSError: writing failed. After any error the hidden file is gone and `path` is unchanged.
     """
     with contextlib.suppress(OSError):
         _remove_leftovers(path, "tmp", Path.unlink)
@@ -98,8 +90,8 @@ def write_atomically(path: Path, content: str) -> None:
 
 
 def write_together(files: Mapping[Path, str | bytes]) -> None:
-    """Write files atomically. All are on the disk before the first one replaces what was
-    there, which the last one of `files` does first: where there is no room, none has changed.
+    """Write several files atomically. All are on the disk before the first replaces its old
+    version, so that a full disk changes none. The last file is replaced first.
     """
     with contextlib.ExitStack() as stack:
         for path, content in files.items():
@@ -109,17 +101,13 @@ def write_together(files: Mapping[Path, str | bytes]) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the sha256 of a file in hexadecimal digits.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return a file's sha256 as hexadecimal digits; raise OSError if it is unreadable."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fsync(path: Path) -> None:
-    """Put a file's content, or the list of names in a folder, on the disk."""
+    """Fsync a file, or a folder's list of names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -128,18 +116,18 @@ def fsync(path: Path) -> None:
 
 
 def fsync_tree(root: Path) -> None:
-    """Put a folder and everything below it on the disk."""
+    """Fsync a folder and everything below it."""
     for folder, _, names in os.walk(root, topdown=False):
         for path in (*(Path(folder, name) for name in names), Path(folder)):
             fsync(path)
 
 
-# Replacing a folder. While a process builds the new `NAME`, beside it is `.NAME.building-HEX`, and
-# where two names cannot be exchanged, for a moment the old one as `.NAME.replaced-HEX`.
+# Replacing a folder NAME. A process builds the new folder as `.NAME.building-HEX`. Where two names
+# cannot be exchanged, the old folder is called `.NAME.replaced-HEX` for a moment.
 
 
 def clear_leftovers(output: Path) -> None:
-    """Delete what killed builds of `output` left behind; see `put_back` for an old folder."""
+    """Delete the leftovers of killed builds of `output`, after calling `put_back`."""
     put_back(output)
     for path in _leftovers(output, "replaced"):
         os.rename(path, _sibling(output, "building"))
@@ -147,7 +135,7 @@ def clear_leftovers(output: Path) -> None:
 
 
 def put_back(output: Path) -> None:
-    """Rename an old folder back to `output`, if a kill in `swap_into_place` left none there."""
+    """Rename the old folder back to `output` if `swap_into_place` was killed in between."""
     replaced = [path for path in _leftovers(output, "replaced") if not path.is_symlink()]
     if replaced and not os.path.lexists(output):
         os.rename(replaced[-1], output)
@@ -155,7 +143,7 @@ def put_back(output: Path) -> None:
 
 
 def swap_into_place(built: Path, output: Path) -> None:
-    """Move the folder `built` to `output`, on the disk too; an old folder there is then at `built`.
+    """Move the folder `built` to `output`, and an old folder there to `built`; fsync the change.
 
     Raises:
         OSError: a folder cannot be moved; both are where they were.
@@ -173,7 +161,7 @@ def swap_into_place(built: Path, output: Path) -> None:
             os.rename(built, output)
             undo.callback(os.rename, output, built)
             fsync(output.parent)
-            # Out of the way of `put_back`: the caller deletes it, and a kill may leave half of it.
+            # Hide it from `put_back`: if the caller is killed while deleting it, half is left.
             os.rename(replaced, built)
             undo.callback(os.rename, built, replaced)
         fsync(output.parent)
@@ -181,7 +169,7 @@ def swap_into_place(built: Path, output: Path) -> None:
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Exchange two names atomically (renameat2 of Linux); return False where that is impossible."""
+    """Exchange two names atomically by Linux's renameat2; return False if that is impossible."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
@@ -213,7 +201,9 @@ def _remove_leftovers(output: Path, kind: str, remove: Callable[[Path], object])
 def locked_sibling(
     output: Path, kind: str = "building", create: Callable[[Path], object] = Path.mkdir
 ) -> Iterator[Path]:
-    """Create a temporary folder beside `output`, locked until the end of the block or process."""
+    """Create a hidden folder beside `output` (or with `create` a file) and lock it until the end of
+    the block or process. Unlocked ones are leftovers.
+    """
     while True:
         path = _sibling(output, kind)
         create(path)
@@ -221,9 +211,9 @@ def locked_sibling(
             try:
                 stack.enter_context(_locked(path))
             except (BlockingIOError, FileNotFoundError):
-                continue  # Another writer has deleted the new one as a leftover.
+                continue  # Another writer took it for a leftover before it was locked.
             except OSError:
-                pass  # Some network file systems lock nothing: leftovers then stay.
+                pass  # Some network file systems cannot lock: leftovers stay there.
             yield path
             return
 

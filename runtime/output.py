@@ -1,4 +1,4 @@
-"""Output to people, which never ends a run: its disk may be full, its reader gone."""
+"""Standard output and error that never end a run, even if the disk is full or the reader gone."""
 
 import os
 import sys
@@ -8,10 +8,8 @@ from typing import Any, TextIO
 
 
 class Output:
-    """A text stream that drops what cannot be written, and says so once on standard error.
-
-    Args:
-        stream: None: closed before the process started; all is dropped.
+    """A text stream that drops text it cannot write, with one warning on standard error. A `stream`
+    of None was closed before the process started: all its text is dropped.
     """
 
     def __init__(self, stream: TextIO | None, name: str) -> None:
@@ -19,39 +17,39 @@ class Output:
         self._stream = stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
     def write(self, text: str) -> int:
-        with self._lossy():
+        with self._dropping_errors():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._lossy():
+        with self._dropping_errors():
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     @contextmanager
-    def _lossy(self) -> Iterator[None]:
+    def _dropping_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             if not self._fails:
                 self._fails = True
-                told = f"{self._name} cannot be written: {error.strerror or error}"
-                # A reader that went away, such as `head`, has seen enough.
+                # No warning if the reader left, like `head` after ten lines.
                 if not isinstance(error, BrokenPipeError) and self is not sys.stderr:
-                    sys.stderr.write(f"warning: {told}\n")
+                    reason = error.strerror or error
+                    sys.stderr.write(f"warning: {self._name} cannot be written: {reason}\n")
 
 
 def guard_output() -> None:
-    """Let standard output and standard error drop what cannot be written."""
-    # Otherwise the next file that is opened takes the number of a closed one, and its lines.
+    """Make standard output and standard error drop text that they cannot write."""
+    # Otherwise the next opened file would take the number of a closed stream, and receive its text.
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(number)
     for attribute, name in (("stdout", "standard output"), ("stderr", "standard error")):
         stream = getattr(sys, attribute)
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # For letters that its encoding lacks.
+            stream.reconfigure(errors="backslashreplace")  # For letters missing in its encoding.
         if not isinstance(stream, Output):
             setattr(sys, attribute, Output(stream, name))

@@ -1,4 +1,4 @@
-"""How a process stops, reports an error and exits under a launcher. Imports no torch."""
+"""Stopping, reporting errors and exiting under a launcher. Imports no torch."""
 
 import os
 import signal
@@ -17,15 +17,16 @@ from runtime.text import shown
 _MAX_MESSAGE = 10_000
 _PARENT_SECONDS = 1.0
 
-# Names the folder in which `scripts/launch.py` collects the exit codes that torchrun loses.
+# Environment variables.
 EXIT_CODES_FOLDER = "RANK_EXIT_CODES_FOLDER"
-ENDS_WITH = "RUN_ENDS_WITH_PROCESS"
-"""Environment variable: number of the process that started this one, which ends with it."""
+"""The folder where `scripts/launch.py` collects the ranks' exit codes, which torchrun loses."""
+PARENT_PID = "RUN_ENDS_WITH_PROCESS"
+"""The number of the parent process. This process stops when the parent ends."""
 
 
 def end_with_parent() -> None:
     """Send this process SIGTERM, so that it saves and ends, when the sweep that started it dies."""
-    parent = os.environ.get(ENDS_WITH)
+    parent = os.environ.get(PARENT_PID)
     if parent is None:
         return
 
@@ -45,46 +46,46 @@ def num_processors() -> int:
 
 
 def launched() -> bool:
-    """Return whether a launcher made this process a rank (perhaps the only one)."""
+    """Return whether a launcher started this process as a rank, perhaps the only one."""
     return "RANK" in os.environ
 
 
 def env_rank() -> int:
-    """Return this process's rank as the launcher set it."""
+    """Return this process's rank, as set by the launcher."""
     return int(os.environ.get("RANK", "0"))
 
 
 def env_local_rank() -> int:
-    """Return this process's number on its machine."""
+    """Return this process's rank on its machine, as set by the launcher."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def env_world_size() -> int:
-    """Return the number of ranks as the launcher set it."""
+    """Return the number of ranks, as set by the launcher."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def env_max_restarts() -> int:
-    """Return how often torchrun would start this run again."""
+    """Return the number of restarts that torchrun allows."""
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
 
 
 def print_error(message: str) -> None:
-    """Print a message for people as one line on standard error; an empty one prints nothing."""
-    # Names from other people's files may contain control characters of a terminal.
+    """Print a message as one line on standard error; print nothing if it is empty."""
+    # Names in other people's files may contain control characters.
     if line := shown(message.replace("\n", " "), _MAX_MESSAGE):
         sys.stderr.write(f"{Path(sys.argv[0]).name}: {line}\n")
 
 
 @contextmanager
 def preempt_on_sigterm() -> Iterator[None]:
-    """Raise Preempted in the block as soon as SIGTERM arrives: before and after training, when
-    there is nothing to save. During training the trainer has its own handler.
+    """Raise Preempted in the block as soon as SIGTERM arrives. Used before and after training, with
+    nothing to save; during training the trainer sets its own handler.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
         if isinstance(sys.exception(), Preempted):
-            return  # A second signal, while the first one is being handled.
+            return  # The first signal is still being handled.
         message = "asked to stop while it was not training; the same command resumes the run"
         raise Preempted("" if env_rank() else message)
 
@@ -96,9 +97,9 @@ def preempt_on_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def sigterm_waits() -> Iterator[None]:
-    """Let SIGTERM wait for the end of the block, which an exception must not leave."""
-    # Not by a mask: the kernel would give the signal to another thread, and Python to this one.
+def delay_sigterm() -> Iterator[None]:
+    """Handle SIGTERM only after the block, for code that no exception may interrupt."""
+    # A signal mask would not help: another thread would receive the signal and hand it to this one.
     arrived: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: arrived.append(number))
     try:
@@ -110,7 +111,7 @@ def sigterm_waits() -> Iterator[None]:
 
 
 def note_start() -> None:
-    """Create this rank's empty file for `common_exit_code`, where the launcher wants one."""
+    """Create this rank's empty file for `common_exit_code`, if the launcher collects codes."""
     if folder := os.environ.get(EXIT_CODES_FOLDER):
         path = _exit_code_file(Path(folder))
         path.parent.mkdir(exist_ok=True)
@@ -118,8 +119,8 @@ def note_start() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with an exit code. A rank skips Python's clean-up: threads of a process
-    group can crash it, and a run that succeeded would count as failed.
+    """End the process with an exit code. A rank skips Python's clean-up, because a process group's
+    threads can crash in it, and a successful run would count as failed.
     """
     if not launched():
         sys.exit(code)
@@ -131,13 +132,12 @@ def leave(code: int) -> NoReturn:
 
 
 def common_exit_code(folder: Path) -> int | None:
-    """Return the one exit code that explains how the ranks of this machine ended their last
-    attempt; None when several explain it or no rank wrote one.
+    """Return the exit code that caused this machine's ranks to end their last attempt, or None if
+    there are several causes or no code was written.
 
-    EXIT_RANK (another rank was gone) and EXIT_PREEMPTED are consequences where there is another
-    code: when one rank fails, torchrun stops the others with the signal that a scheduler sends.
-    EXIT_PREEMPTED wins over EXIT_RANK: a single rank that says so has saved with all others, if
-    training had begun.
+    Beside any other code, EXIT_RANK (another rank was gone) and EXIT_PREEMPTED are consequences:
+    when one rank fails, torchrun stops the others with a scheduler's signal. EXIT_PREEMPTED wins
+    over EXIT_RANK, because a preempted rank has saved together with all others.
     """
     attempts = sorted(folder.iterdir(), key=lambda attempt: int(attempt.name))
     texts = {path.read_text() for path in attempts[-1].iterdir()} if attempts else set()

@@ -24,10 +24,10 @@ from runtime.watch import PATIENCE, Watch
 
 T = TypeVar("T")
 
-# Never reached: `Watch` ends a rank that waits for too long, and knows what is worth waiting for.
+# Never reached: `Watch` ends a rank that waits too long.
 _BACKEND_TIMEOUT = timedelta(days=10)
 _POLL_SECONDS = 0.02
-# In the RuntimeErrors of gloo: another rank has gone.
+# Texts in gloo's RuntimeErrors if another rank is gone.
 _LOST = re.compile(r"(?i)gloo|Connection (closed|reset|refused)|Broken pipe|Timed out waiting")
 
 
@@ -35,15 +35,15 @@ class Ranks:
     """The processes of a run, one per device; a single process needs no launcher.
 
     Attributes:
-        rank: number of this process.
-        world_size: number of processes.
-        device: where this process computes.
+        rank: the number of this process.
+        world_size: the number of processes.
+        device: the device of this process.
     Args:
         device_type: cpu or cuda.
-        timeout: seconds that a rank waits for another one. Then its process ends with exit code
-            EXIT_RANK, and a line that says for whom it waited and where.
+        timeout: seconds that a rank waits for another one. Then its process ends with EXIT_RANK and
+            a message that names the missing rank and the collective.
     Raises:
-        RankError: another rank has died, or is too late. All collectives raise it too.
+        RankError: another rank has died or is too late. All collectives raise it too.
     """
 
     def __init__(self, device_type: str, *, timeout: float = 600.0) -> None:
@@ -65,11 +65,11 @@ class Ranks:
         connect = partial(dist.TCPStore, host, port, wait_for_workers=False, timeout=limit)
         try:
             store = connect(is_master=self.is_main and not by_launcher)
-            prefix = meet(store, rank, world_size, patience)
-            # A connection of its own: one that waits for an answer is blocked for all other uses.
+            prefix = agree_on_prefix(store, rank, world_size, patience)
+            # A second connection, because a connection that waits for an answer is blocked.
             watched = dist.PrefixStore(prefix, connect(is_master=False))
         except dist.DistError as error:
-            silent = f"{keeper or 'rank 0'} does not answer, at the start ({_reason(error)})"
+            silent = f"{keeper or 'rank 0'} does not answer at the start ({_reason(error)})"
             raise RankError(silent) from None
         self._watch = Watch(rank, world_size, watched, keeper=keeper, timeout=timeout, end=_end)
         self._watch.start()
@@ -90,18 +90,18 @@ class Ranks:
 
     @property
     def active(self) -> bool:
-        """Whether collectives go through a process group."""
+        """Whether there is a process group, through which collectives go."""
         return dist.is_initialized()
 
     def mark(self, place: str, *, long: bool = False) -> None:
-        """Tell the other ranks that this one makes progress, and is at a `place` in the run. For a
-        next part that may take `long`, the others wait PATIENCE times their timeout.
+        """Report progress and the current place to the other ranks. If the next part may take
+        `long`, they wait PATIENCE times their timeout for it.
         """
         if self._watch is not None:
             self._watch.mark(place, long=long)
 
     def wait(self) -> AbstractContextManager[None]:
-        """Return a context for a wait for the device, whose queue may contain collectives."""
+        """Return a context for waiting for the device, since its queue may contain collectives."""
         return self._watch or contextlib.nullcontext()
 
     def to_host(self, tensor: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ class Ranks:
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         if self.device.type != "cuda":
             return tensors
-        # Torch keeps pinned memory for the next copies, and knows when one is done.
+        # torch reuses pinned memory, but only after the copy from it is done.
         return {
             name: own.pin_memory().to(self.device, non_blocking=True)
             for name, own in tensors.items()
@@ -139,7 +139,7 @@ class Ranks:
         return tensor
 
     def any(self, asked: bool) -> bool:
-        """Return, on every rank, whether `asked` is true on any of them."""
+        """Return, on every rank, whether `asked` is true on any rank."""
         return bool(self.sum_(torch.tensor(float(asked))))
 
     def concat(self, tensor: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ class Ranks:
         """Return the ranks' rows [b, ...] of any dtype in rank order, [world_size * b, ...], on the
         CPU of rank 0; None on the other ranks.
         """
-        # Not contiguous(), which keeps the stride of a single row.
+        # Not contiguous(), which keeps a single row's stride.
         local = self.to_host(tensor.detach()).clone(memory_format=torch.contiguous_format)
         if not self.active:
             return local
@@ -167,7 +167,7 @@ class Ranks:
         return torch.cat([part.view(local.dtype) for part in parts]) if parts else None
 
     def broadcast_(self, tensors: list[Tensor]) -> None:
-        """Overwrite `tensors` with those of rank 0."""
+        """Overwrite `tensors` with rank 0's."""
         if self.active:
             for tensor in tensors:
                 with self._collective("broadcast"):
@@ -191,8 +191,8 @@ class Ranks:
             dist.all_gather_object(values, value)
         return values  # type: ignore[return-value]
 
-    def that_differ(self, value: object) -> list[int]:
-        """Return, on every rank, the ranks whose value differs from rank 0's."""
+    def differing(self, value: object) -> list[int]:
+        """Return, on every rank, the ranks with a value other than rank 0's."""
         seen = self.gather_objects(value)
         return [rank for rank, one in enumerate(seen) if one != seen[0]]
 
@@ -211,8 +211,8 @@ class Ranks:
         if error is None:
             self.barrier()
             self._watch.stop()
-            # A rank that leaves can make another fail that is still in its last collective or asks
-            # the store. All work is done by now, so such a failure does no harm.
+            # A rank that leaves early can make others fail in their last collective or in the
+            # store. All work is done by now, so that does no harm.
             with contextlib.suppress(RuntimeError):
                 dist.barrier()
         elif isinstance(error, RankError):
@@ -228,8 +228,8 @@ class Ranks:
 
 
 def sum_in_order(shards: Tensor) -> Tensor:
-    """Return the sum of `shards` [number of shards, ...] over the first dimension in the order
-    (((0 + 1) + 2) + 3); other sums choose their own, which changes the last bits.
+    """Return the sum of `shards` [num_shards, ...] over the first dimension in the fixed order
+    (((0 + 1) + 2) + 3). Other sums use other orders, which changes the last bits.
     """
     total = shards[0].clone()
     for shard in shards[1:]:
@@ -237,16 +237,15 @@ def sum_in_order(shards: Tensor) -> Tensor:
     return total
 
 
-def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> str:
-    """Wait for all ranks, and return a prefix for their keys that no other attempt has used, the
-    same on all ranks.
+def agree_on_prefix(store: dist.Store, rank: int, world_size: int, timeout: float) -> str:
+    """Wait for all ranks, and return a new prefix for their keys in the store, the same on all.
 
-    torchrun keeps its store from one restart to the next, with the addresses of dead ranks in it,
-    and its count of restarts differs between nodes. So each rank asks under a random name, and
-    rank 0 answers each question with the prefix that it has drawn.
+    torchrun keeps its store across restarts, with keys of dead ranks in it, and counts restarts
+    differently on each node. So each rank asks under a random name, and rank 0 answers each
+    question with the random prefix of this attempt.
 
     Raises:
-        RankError: not all ranks came within `timeout` seconds; names those that did not.
+        RankError: ranks did not come within `timeout` seconds; names them.
     """
     deadline = time.monotonic() + timeout
     if rank != 0:
@@ -262,7 +261,7 @@ def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> str:
     missing = list(range(1, world_size))
     while missing:
         for other in missing:
-            # After the question of a rank of an earlier attempt, another one follows.
+            # A question from an earlier attempt is replaced by a new one later.
             if store.check([f"question/{other}"]):
                 question = store.get(f"question/{other}").decode()
                 store.set(f"answer/{question}", prefix)
@@ -274,12 +273,12 @@ def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> str:
 
 def _pause(deadline: float, missing: str, timeout: float) -> None:
     if time.monotonic() > deadline:
-        raise RankError(f"rank {missing} does not answer, at the start: not within {timeout:g} s")
+        raise RankError(f"rank {missing} does not answer: not started within {timeout:g} s")
     time.sleep(_POLL_SECONDS)
 
 
 def _reason(error: RuntimeError) -> str:
-    """Return the first sentence of a backend's error, without the place in its source code."""
+    """Return the first sentence of a backend's error, without the position in its source code."""
     return re.sub(r"^\[[^]]*\] ", "", str(error).partition("\n")[0]).partition(". ")[0]
 
 

@@ -1,8 +1,8 @@
-"""The parts that a configuration chooses by name: architectures, techniques, heads, token heads,
-attention biases, losses, optimizers, evaluators, builders of data sets, kinds of puzzles.
+"""Registries of the parts that a configuration chooses by name: architectures, techniques, heads,
+token heads, attention biases, losses, optimizers, evaluators, builders of data sets, puzzle kinds.
 
-Ours and those of plug-ins are registered alike: a name, a schema of its settings, and a function
-that imports what stands behind it, so that a configuration is checked before torch is loaded.
+A part, ours or a plug-in's, is registered with its name, the schema of its settings, and a function
+that imports its code, so that a configuration can be checked before torch is loaded.
 """
 
 import importlib
@@ -22,12 +22,12 @@ from runtime.text import shown
 
 
 class Part(NamedTuple):
-    """What is registered under a name.
+    """A registered part.
 
     Attributes:
-        schema: of its settings, a subclass of the registry's `base`.
-        load: imports and returns what stands behind the name.
-        text: what it is, in a few words, for the settings' comments.
+        schema: the schema of its settings, a subclass of the registry's `base`.
+        load: imports and returns its code, a class or function.
+        text: a few words about it, for the settings' comments.
     """
 
     schema: type[Any]
@@ -36,20 +36,20 @@ class Part(NamedTuple):
 
 
 UNKNOWN_PART = "unknown_part"
-"""Pydantic's type of the fault that a setting names no part."""
+"""Pydantic's error type for a setting that names an unknown part."""
 
 
 class Registry:
-    """The parts of one kind, by name, in the order of their registration. In an annotation,
-    `Annotated[Schema, REGISTRY]`, it lets a setting be any of the schemas, told apart by `name`.
+    """All parts of one kind by name, in the order of registration. A setting with the annotation
+    `Annotated[Schema, REGISTRY]` may be any part's schema; its key `name` decides which.
 
     Args:
-        kind: what messages call such a part.
-        base: of the schemas.
-        default: the name that settings without `name` have; None: there must be one.
-        group: of Hydra, whose choices the names are; None: they are no choices.
-        package: where Hydra puts what a choice holds; None: at the group's own name.
-        key: of what a choice holds, below which the settings are; NAME is the part's name.
+        kind: the word for these parts in messages.
+        base: the base class of their schemas.
+        default: the part to use for settings without `name`; None: `name` is required.
+        group: the Hydra group that offers the names as choices; None: there is none.
+        package: the place of a choice's content in the configuration; None: the group's name.
+        key: the key in a choice's content that holds the settings; NAME stands for the part's name.
     """
 
     all: ClassVar[list["Registry"]] = []
@@ -71,10 +71,10 @@ class Registry:
     def add(
         self, name: str, schema: type[Schema], load: Callable[[], Any] | None = None, text: str = ""
     ) -> None:
-        """Register a part; without `load` the schema itself is what stands behind the name.
+        """Register a part. Without `load`, its schema is also its code.
 
         Raises:
-            ConfigError: the name is taken, or the schema is not one of such a part.
+            ConfigError: the name is taken, or the schema does not fit this registry.
         """
         if name in self._parts:
             raise ConfigError(f"the {self.kind} {name!r} is registered already")
@@ -87,27 +87,21 @@ class Registry:
         self._parts[name] = Part(schema, load or (lambda: schema), text)
 
     def load(self, name: str) -> Any:
-        """Import and return what stands behind a name.
-
-        Raises:
-            ConfigError: it cannot be imported.
-        """
+        """Import and return the code of a part; raise ConfigError if that fails."""
         try:
             return self._parts[name].load()
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"the {self.kind} {name!r} cannot be imported: {error}") from error
 
     def optional_fields(self) -> dict[str, FieldInfo]:
-        """Return a field for each part by its name, for a section that leaves out what it does not
-        name.
-        """
+        """Return an optional field for each part, for a section with only the parts in use."""
         parts = self._parts.items()
         return {name: further_field(part.schema | None, None, part.text) for name, part in parts}
 
     def chosen(self, section: Schema) -> dict[str, Any]:
-        """Return by name the settings of the parts that a section with `optional_fields` names."""
-        found = {name: getattr(section, name) for name in self._parts}
-        return {name: settings for name, settings in found.items() if settings is not None}
+        """Return the settings by name of the parts that a section with `optional_fields` uses."""
+        fields = {name: getattr(section, name) for name in self._parts}
+        return {name: settings for name, settings in fields.items() if settings is not None}
 
     def __getitem__(self, name: str) -> Part:
         return self._parts[name]
@@ -121,14 +115,14 @@ class Registry:
         return core_schema.no_info_plain_validator_function(self._validated)
 
     def _validated(self, value: Any) -> Schema:
-        # Not pydantic's own union: it puts the names into the paths of faults.
+        # Not a union of pydantic's, which would add the names to the paths in error messages.
         if isinstance(value, dict):
             value = {"name": self.default} | value
         name = str(value["name"] if isinstance(value, dict) else getattr(value, "name", value))
         if name not in self._parts:
-            told = "there is no such {kind}; accepted: {names}"
+            message = "there is no such {kind}; accepted: {names}"
             known = {"kind": self.kind, "names": ", ".join(self), "name": name}
-            raise PydanticCustomError(UNKNOWN_PART, told, known)
+            raise PydanticCustomError(UNKNOWN_PART, message, known)
         return self._parts[name].schema.model_validate(value)
 
 
@@ -136,7 +130,7 @@ NONE = "none"
 
 
 class NameOf:
-    """In an annotation, `Annotated[str, NameOf(REGISTRY)]`: the name of a part, or `none`."""
+    """The type of a setting that is a part's name or `none`: `Annotated[str, NameOf(REGISTRY)]`."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
@@ -152,13 +146,13 @@ class NameOf:
 
 
 def imported(module: str, name: str) -> Callable[[], Any]:
-    """Return a function that imports a module and returns what it calls `name`."""
+    """Return a function that imports `module` and returns its attribute `name`."""
     return lambda: getattr(importlib.import_module(module), name)
 
 
 def import_all(package: str, files: str) -> None:
-    """Import the modules of a package whose files fit a pattern; they register what is in them. A
-    package that is not there has none.
+    """Import a package's modules with file names that match the pattern `files`, so that they
+    register their parts. Do nothing if the package does not exist.
     """
     spec = importlib.util.find_spec(package)
     for folder in (spec and spec.submodule_search_locations) or ():
@@ -170,8 +164,8 @@ def import_all(package: str, files: str) -> None:
 def rebuild_schemas(
     schemas: Iterable[type[Schema]] = (), done: set[type[Schema]] | None = None
 ) -> None:
-    """Let schemas, and first the sections in them, take in what has been registered since they were
-    made; without arguments all that there are.
+    """Rebuild schemas (by default all) after the sections in them, and add the fields for newly
+    registered parts.
     """
     done = set() if done is None else done
     for schema in schemas or _subclasses(Schema):
@@ -195,8 +189,8 @@ def _subclasses(schema: type[Schema]) -> list[type[Schema]]:
 
 
 def sections_in(*annotations: Any, inside: str = "") -> Iterator[tuple[type[Schema], str]]:
-    """Yield the schemas that annotations name, with `.*` where they stand in a dict or a list. The
-    schema beside a registry is the base of those that it stands for.
+    """Yield each schema in annotations, and its path's suffix: ".*" inside a dict or list, else "".
+    A registry stands for the schemas of its parts; the schema beside it is only their base.
     """
     is_chosen = any(isinstance(annotation, Registry) for annotation in annotations)
     for annotation in annotations:
@@ -212,20 +206,18 @@ def sections_in(*annotations: Any, inside: str = "") -> Iterator[tuple[type[Sche
 # Plug-ins: modules of the user. Only a command line or the user's own configuration names them,
 # never a checkpoint or a data set.
 
-IMPORTED: list[str] = []
-"""Names of the plug-ins imported so far."""
-ADDED: list[tuple[Registry, str]] = []
-"""What they have registered."""
+PLUGINS: list[str] = []
+PLUGIN_PARTS: list[tuple[Registry, str]] = []
+"""The registry and name of each part that a plug-in has registered."""
 
 
 def import_plugins(names: Sequence[str]) -> None:
-    """Import modules, found as Python finds them or in the current folder, and let all schemas
-    know what they register.
+    """Import modules from Python's path or the current folder, and rebuild all schemas.
 
     Raises:
-        ConfigError: a module cannot be imported, or registers what is there already.
+        ConfigError: a module cannot be imported, or registers a name that is taken.
     """
-    new = [name for name in names if name not in IMPORTED]
+    new = [name for name in names if name not in PLUGINS]
     if not new:
         return
     before = _all_parts()
@@ -237,8 +229,8 @@ def import_plugins(names: Sequence[str]) -> None:
         except (Exception, SystemExit) as error:
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(f"plugins=[{shown(name)}]: {shown(reason, 300)}") from error
-        IMPORTED.append(name)
-    ADDED.extend(part for part in _all_parts() if part not in before)
+        PLUGINS.append(name)
+    PLUGIN_PARTS.extend(part for part in _all_parts() if part not in before)
     rebuild_schemas()
 
 

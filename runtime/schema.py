@@ -1,4 +1,4 @@
-"""Base of every configuration schema, and the types and settings they share. Imports no torch."""
+"""The base of all configuration schemas, and their common types and settings. Imports no torch."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,8 +9,8 @@ from runtime.text import shown
 
 
 class Schema(BaseModel):
-    """A frozen configuration section that rejects unknown keys, infinity and NaN. The string
-    below a field is its comment in the YAML file that `make config` writes.
+    """A frozen section of the configuration. It rejects unknown keys, infinity and NaN. The string
+    below a field is its comment in the YAML files that `make config` writes.
     """
 
     model_config = ConfigDict(
@@ -19,7 +19,7 @@ class Schema(BaseModel):
 
     @classmethod
     def further_fields(cls) -> dict[str, FieldInfo]:
-        """Return fields that depend on what is registered, such as one for each auxiliary head."""
+        """Return fields for registered parts, for example one for each auxiliary head."""
         return {}
 
 
@@ -32,7 +32,7 @@ def further_field(annotation: Any, default: Any, text: str = "") -> FieldInfo:
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
-# What a stranger's configuration may ask for at most.
+# The upper limits protect against a stranger's configuration.
 Size = Annotated[int, Field(strict=True, ge=1, le=2**16)]
 SizeOrZero = Annotated[int, Field(strict=True, ge=0, le=2**16)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**64)]
@@ -42,14 +42,14 @@ PositiveFloat = Annotated[float, Field(strict=True, gt=0.0)]
 Seconds = Annotated[float, Field(strict=True, gt=0.0, le=86400.0)]
 NonNegativeFloat = Annotated[float, Field(strict=True, ge=0.0)]
 StrictBool = Annotated[bool, Field(strict=True)]
-# What runs as compiled code: blocks, the whole model, or nothing. A setting of `true` is "model".
+# The part of a model that is compiled. A setting of `true` means "model".
 CompiledForm = Literal["block", "model", False]
 CompileSetting = Literal["auto", "block", "model"] | StrictBool
 Device = Literal["auto", "cpu", "cuda"]
 
 
 def _number_as_name(name: object) -> object:
-    # `run_name=42` reaches us as an integer.
+    # Hydra reads `run_name=42` as an integer.
     return str(name) if isinstance(name, int | float) and not isinstance(name, bool) else name
 
 
@@ -70,7 +70,7 @@ class PluginSettings(Schema):
     """Plug-ins."""
 
     plugins: list[str] = []
-    """modules of yours that register architectures, heads, ...: docs/extending.md"""
+    """your modules that register architectures, heads, ...: docs/extending.md"""
 
 
 class MachineSettings(PluginSettings):
@@ -79,10 +79,10 @@ class MachineSettings(PluginSettings):
     device: Device = "auto"
     """auto: CUDA if there is a GPU, else the CPU"""
     compile: CompileSetting = "auto"
-    """block: each kind of block once; model or true: the whole; auto: docs/operations.md"""
+    """block: each kind of block once; model or true: everything; auto: docs/operations.md"""
     num_threads: Count | None = None
-    """CPU threads of a rank; null: torch's choice"""
+    """CPU threads per rank; null: torch's default"""
     rank_timeout: Seconds = 600.0
-    """seconds that a rank waits for one that does not answer, before all end"""
+    """seconds to wait for a rank that does not answer; then all ranks stop"""
     sweep_name: FolderName | None = None
-    """the folder of a sweep (-m); null: named after its settings"""
+    """name of a sweep's folder (-m); null: made from its settings"""

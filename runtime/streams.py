@@ -1,4 +1,4 @@
-"""Random words that depend on a key and a counter alone, not on what was drawn before.
+"""Random words that depend only on a key and a counter, not on earlier draws.
 
 They are the raw 64-bit words of the counter-based generator Philox4x64 (Salmon et al. 2011). NumPy
 promises the same words from `random_raw` in all its versions, but not the same results from
@@ -12,8 +12,8 @@ import numpy as np
 
 
 class Stream(IntEnum):
-    """What random words are used for: the second half of the key. A number never changes: data
-    sets and resumed runs depend on it. Techniques have numbers of their own.
+    """The uses of random words. A number is the second half of a key; never change it, because data
+    sets and resumed runs depend on it. Techniques have their own numbers.
     """
 
     # Building data sets.
@@ -44,37 +44,37 @@ class Stream(IntEnum):
 def random_words(
     seed: int, stream: int, counter: tuple[int, int, int, int], count: int
 ) -> np.ndarray:
-    """Return words, uint64 [count], of the stream keyed by (seed, stream), from `counter` on.
+    """Return words, uint64 [count], of the stream with key (seed, stream), starting at `counter`.
 
     Args:
         seed: 0 to 2**64 - 1.
         stream: 0 to 2**64 - 1; ours are in `Stream`.
-        counter: four words of 64 bits, the lowest first. Each step of the lowest one gives four
-            words; a caller that counts in the other three never draws the same words twice.
+        counter: four words of 64 bits, the lowest first. Each step of the lowest gives four words;
+            draws that differ in the other three never share words.
     """
     key, start = np.array([seed, stream], np.uint64), np.array(counter, np.uint64)
     return np.random.Philox(key=key, counter=start).random_raw(count)
 
 
 def torch_seed(seed: int, step: int, part: int) -> int:
-    """Return the seed of what torch draws (dropout, a user's module), 0 to 2**64 - 1.
+    """Return the seed for torch's draws (dropout, a user's module), 0 to 2**64 - 1.
 
     Args:
-        step: optimizer steps before this one.
-        part: of the batch: number of a shard, or of a rank.
+        step: the number of optimizer steps before this one.
+        part: the number of the shard or rank.
     """
     return int(random_words(seed, Stream.TORCH, (0, step, part, 0), 1)[0])
 
 
 class Address(NamedTuple):
-    """Where a step's random numbers stand: they depend on nothing but this.
+    """The position of a training step. The step's random draws depend on nothing else.
 
     Attributes:
-        step: optimizer steps before this one.
-        num_rows: of the global batch.
-        own: rows of it that this rank has.
-        num_parts: in which its rows pass through the model, one after the other.
-        seq_len: cells of a puzzle.
+        step: the number of optimizer steps before this one.
+        num_rows: the number of rows of the global batch.
+        own: this rank's rows.
+        num_parts: the number of parts that these rows are split into for the model.
+        seq_len: the number of cells of a puzzle.
     """
 
     seed: int
@@ -85,11 +85,11 @@ class Address(NamedTuple):
     seq_len: int
 
     def words(self, stream: int, count: int, counter: int = 0) -> np.ndarray:
-        """Draw words, uint64 [count], the same in all versions of numpy (raw Philox words).
+        """Return random words, uint64 [count].
 
         Args:
-            stream: a number that nothing else draws with.
-            counter: of several draws in a step.
+            stream: the caller's own number, see `Stream`.
+            counter: the number of the draw, if a step has several.
         """
         return random_words(self.seed, stream, (0, self.step, counter, 0), count)
 
@@ -99,5 +99,5 @@ class Address(NamedTuple):
         return (words >> np.uint64(11)).astype(np.float64).reshape(2, -1) * 2.0**-53
 
     def parts(self, rows: np.ndarray) -> np.ndarray:
-        """Cut what this rank's rows have, [rows, ...], into its parts, [parts, rows, ...]."""
+        """Cut an array over this rank's rows [rows, ...] into parts, [num_parts, rows, ...]."""
         return rows.reshape(self.num_parts, len(rows) // self.num_parts, *rows.shape[1:])

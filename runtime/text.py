@@ -1,4 +1,4 @@
-"""Text for people: values from other people's files on one line that is safe to print; tables."""
+"""Text for people: tables, numbers, and untrusted values made safe to print."""
 
 import os
 import shutil
@@ -8,24 +8,24 @@ from typing import TextIO
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Return a value as one line of at most `limit` characters; unprintable ones are escaped."""
+    """Return a value as one line of at most `limit` characters, with unprintable ones escaped."""
     text = _text(value, str)
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def quoted(value: object) -> str:
-    """Return `shown` of the value's Python literal, of at most 60 characters."""
+    """Return a value as a Python literal, shortened and escaped by `shown`."""
     return shown(_text(value, repr))
 
 
 def many(number: int, thing: str, things: str | None = None) -> str:
-    """Return a number of things in words: 1 cell, 2 cells."""
+    """Return a number and its noun in singular or plural: 1 cell, 2 cells."""
     return f"{number} {thing if number == 1 else things or f'{thing}s'}"
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people: 45 s, 6 min 10 s, 3 h 5 min, 4 days 2 h."""
+    """Return a duration in words: 45 s, 6 min 10 s, 3 h 5 min, 4 days 2 h."""
     whole = round(min(seconds, 1e12))
     for unit, size, part, small in (
         ("days", 86400, "h", 3600),
@@ -39,12 +39,12 @@ def duration(seconds: float) -> str:
 
 
 def run_named(text: str) -> Path:
-    """Return the run that a word of a command line with `--flags` names, RUN or checkpoint=RUN."""
+    """Return the run in a command line's argument, which may be RUN or checkpoint=RUN."""
     return Path(text.removeprefix("checkpoint="))
 
 
 def in_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Return the cells of rows, all equally many, one below the other."""
+    """Return rows of equal length as a table with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -53,20 +53,20 @@ def in_columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def figures(values: Mapping[str, float], width: int | None) -> str:
-    """Return named figures on one line; each on its own where that is longer than `width`."""
-    told = [f"{name} {value:.4f}" for name, value in values.items()]
-    line = ", ".join(told)
-    return line if width is None or len(line) <= width else "\n".join(["", *told])
+    """Return named figures on one line, or each on its own line if one is too short (`width`)."""
+    parts = [f"{name} {value:.4f}" for name, value in values.items()]
+    line = ", ".join(parts)
+    return line if width is None or len(line) <= width else "\n".join(["", *parts])
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """Return how many characters a line of a terminal has; None: it is no terminal."""
+    """Return the width of a terminal in characters, or None if the stream is no terminal."""
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def colours(stream: TextIO) -> bool:
-    """Return whether what is written there may have colours and drawn lines: in a terminal that
-    knows them, unless NO_COLOR is set.
+    """Return whether a stream shows colours and drawn lines: it is a terminal that knows them, and
+    NO_COLOR is not set.
     """
     knows = os.environ.get("TERM") != "dumb" and "utf" in (stream.encoding or "").lower()
     return stream.isatty() and knows and not os.environ.get("NO_COLOR")
@@ -78,4 +78,4 @@ def _text(value: object, write: Callable[[object], str]) -> str:
     except ValueError:
         return "a number of thousands of digits"
     except RecursionError:
-        return "something nested very deep"
+        return "a value nested very deeply"

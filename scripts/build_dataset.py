@@ -1,6 +1,6 @@
-"""Build a data set that is known by name: python scripts/build_dataset.py data=NAME [KEY=VALUE].
+"""Build one of the named data sets: python scripts/build_dataset.py data=NAME [KEY=VALUE].
 
-data.path=FOLDER puts it elsewhere; data.builder.KEY=VALUE changes how it is built.
+data.path=FOLDER writes it elsewhere; data.builder.KEY=VALUE changes a setting of the builder.
 """
 
 from pathlib import Path
@@ -14,13 +14,13 @@ from training.config.schema import DataConfig
 
 
 class BuildConfig(PluginSettings):
-    """What `build_dataset.py` is told."""
+    """The settings of `build_dataset.py`."""
 
     data: DataConfig | None = None
 
 
 def main(overrides: list[str]) -> None:
-    """Compose, validate, then build."""
+    """Compose and validate the settings, then build."""
     data = load_config(BuildConfig, "cfg_build", overrides).data
     if data is None:
         raise ConfigError("set data=NAME; --help lists the names")

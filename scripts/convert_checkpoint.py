@@ -1,8 +1,8 @@
 """Write a checkpoint in the published format: python scripts/convert_checkpoint.py checkpoint=PATH
 output=FOLDER.
 
-PATH is a run's folder (its newest good checkpoint) or a checkpoint in it. FOLDER gets `step_N` and
-all_config.yaml, with a moving average also `step_N_ema`. Every tensor keeps its bytes.
+PATH is a run's folder (its newest good checkpoint) or a checkpoint in it. FOLDER receives `step_N`,
+all_config.yaml and, if there is a moving average, `step_N_ema`. No tensor changes its bytes.
 """
 
 import sys
@@ -17,23 +17,23 @@ from training.tracking import warn
 
 
 class ConvertConfig(PluginSettings):
-    """What `convert_checkpoint.py` is told."""
+    """The settings of `convert_checkpoint.py`."""
 
     checkpoint: str | None = None
-    """a run's folder (newest good checkpoint), or a checkpoint in it"""
+    """a run's folder (its newest good checkpoint), or a checkpoint in it"""
     output: str | None = None
     """the folder to write into"""
 
 
 def main(overrides: list[str]) -> None:
-    """Compose, validate, then load torch and convert."""
+    """Compose and validate the settings, then import torch and convert."""
     config = load_config(ConvertConfig, "cfg_convert", overrides)
     if config.checkpoint is None or config.output is None:
         raise ConfigError("set checkpoint=PATH (what to convert) and output=FOLDER")
     trained = find_trained_model(Path(config.checkpoint), warn)
     if trained.is_published:
         raise ConfigError(
-            f"{trained.weights} has the published format already; all commands read it as it is"
+            f"{trained.weights} is in the published format already; all commands can read it"
         )
 
     from apps.export.published import to_published

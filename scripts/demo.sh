@@ -1,5 +1,5 @@
 #!/bin/sh
-# Build a Sudoku set, train on it, evaluate on puzzles never seen, and show some of them solved.
+# Build a Sudoku set, train on it, evaluate on unseen puzzles, and show solutions of some.
 # Usage: sh scripts/demo.sh PYTHON EXPERIMENT
 set -eu
 python="$1"
@@ -9,20 +9,20 @@ experiment="$2"
 echo "1. Building $data"
 build "data.path=$data"
 echo
-echo "2. Training (a run that was stopped goes on where it stood)"
+echo "2. Training (a stopped run resumes)"
 "$python" pretrain.py "experiment=$experiment"
 echo
-echo "3. Solving two puzzles never seen, with 16 ACT steps"
+echo "3. Solving two unseen puzzles, with 16 ACT steps"
 "$python" scripts/solve.py "checkpoint=$run" "data_path=$data" count=2 depth=16
 echo
-echo "The data lie in $data; the run, its metrics.jsonl and checkpoints in $run"
+echo "The data are in $data; the run's metrics.jsonl and checkpoints are in $run"
 echo
-echo "4. Evaluating on all of them, with 16 ACT steps"
+echo "4. Evaluating on all unseen puzzles, with 16 ACT steps"
 "$python" evaluate.py "checkpoint=$run" "data_path=$data" arch_overrides.halt_max_steps=16 global_batch_size=100 \
     save_records=true
 echo
-echo "5. Thinking longer: up to 64 ACT steps, on 200 of them"
+echo "5. Thinking longer: up to 64 ACT steps, on 200 of these puzzles"
 "$python" evaluate.py "checkpoint=$run" "data_path=$data" 'depth=[4,16,64]' max_examples=200 global_batch_size=100
 echo
-echo "6. A page about all of this, to open in a browser"
+echo "6. Writing a report of the run, to open in a browser"
 "$python" scripts/report.py "$run"

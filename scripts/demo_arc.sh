@@ -1,26 +1,26 @@
 #!/bin/sh
 # Build ten ARC tasks, train on their demonstration pairs, and score the votes over all augmentations: on the
-# demonstration pairs (is it learnt?) and on the test pairs (does it carry over?).
+# demonstration pairs (did the model learn them?) and on the test pairs (does it generalize?).
 # Usage: sh scripts/demo_arc.sh PYTHON
 set -eu
 python="$1"
 experiment=trm_arc_demo
 . scripts/demo_common.sh
 
-echo "1. Building $data, and beside it the same tasks with their demonstration pairs as the test"
+echo "1. Building $data, and the same tasks with their demonstration pairs as test pairs"
 build "data.path=$data"
 build "data.path=$data-demonstrations" "data.builder.flags='$(setting data.builder.flags) --test-pairs demonstration'"
 echo
-echo "2. Training on the demonstration pairs (a run that was stopped goes on where it stood)"
+echo "2. Training on the demonstration pairs (a stopped run resumes)"
 "$python" pretrain.py experiment=$experiment
 echo
 echo "3. Scoring the demonstration pairs"
 "$python" evaluate.py "checkpoint=$run" "data_path=$data-demonstrations" evaluators=[arc] "output=$run/demonstrations/eval.json"
 echo
-echo "4. Scoring the test pairs, never seen in training"
+echo "4. Scoring the test pairs, unseen in training"
 "$python" evaluate.py "checkpoint=$run" "data_path=$data" evaluators=[arc] "output=$run/test/eval.json" save_records=true
 echo
-echo "5. What the votes solve"
+echo "5. Shares of the pairs that the votes solve"
 "$python" - "$run" <<'PYTHON'
 import json, sys
 for name in ("demonstrations", "test"):
@@ -30,5 +30,5 @@ for name in ("demonstrations", "test"):
 PYTHON
 echo "submission: $run/test/submission.json"
 echo
-echo "6. A page about all of this, to open in a browser"
+echo "6. Writing a report of the run, to open in a browser"
 "$python" scripts/report.py "$run"

@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2034,SC2154
-# What the demos share; needs $python and $experiment.
+# Common part of the demos. The variables $python and $experiment must be set.
 
-# Print a setting of the experiment, by its path.
+# Print the experiment's setting with a path like data.name.
 setting() { "$python" pretrain.py --cfg job "experiment=$experiment" | "$python" -c "
 import sys, yaml
 value = yaml.safe_load(sys.stdin)
@@ -13,5 +13,5 @@ data="$(setting data.path)"
 run="$(setting checkpoint_path)"
 name="$(setting data.name)"
 
-# Build a data set of the experiment; takes its settings that differ.
+# Build the experiment's data set, with changed settings as arguments.
 build() { "$python" scripts/build_dataset.py "data=$name" "$@"; }

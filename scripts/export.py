@@ -1,4 +1,4 @@
-"""Take a trained model out of Python: python scripts/export.py RUN out.onnx"""
+"""Export a trained model to ONNX: python scripts/export.py RUN out.onnx"""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""torchrun, with the exit code of its ranks: python scripts/launch.py [TORCHRUN OPTION ...] SCRIPT
-[KEY=VALUE ...].
+"""Run torchrun and exit with its ranks' exit code: python scripts/launch.py [TORCHRUN OPTION ...]
+SCRIPT [KEY=VALUE ...].
 
-torchrun itself ends with 1 whatever its ranks ended with, so that a scheduler could not tell a run
-that was preempted and saved (75) from one that failed. Here it is the code of this machine's ranks.
+torchrun itself exits with 1 after any failure, so a scheduler could not tell a preempted run that
+has saved (75) from a failed one. This script exits with the code of this machine's ranks.
 """
 
 import os
@@ -12,19 +12,18 @@ import tempfile
 from pathlib import Path
 
 from runtime.errors import EXIT_PREEMPTED, EXIT_RANK
-from runtime.process import ENDS_WITH, EXIT_CODES_FOLDER, common_exit_code, end_with_parent
+from runtime.process import EXIT_CODES_FOLDER, PARENT_PID, common_exit_code, end_with_parent
 
 
 def main(arguments: list[str]) -> int:
-    """Run torchrun in this process, which receives its signals; returns the exit code.
-
-    After SIGTERM it is EXIT_PREEMPTED also where no rank was left, or there yet, to say so.
+    """Run torchrun in this process, which receives its signals, and return the exit code. After
+    SIGTERM it is EXIT_PREEMPTED even if no rank has started or none is left.
     """
-    # Until torchrun has handlers of its own. An exception could get lost in what is being imported.
+    # Until torchrun sets its own handlers. An exception could get lost in an import.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(EXIT_PREEMPTED))
     end_with_parent()
-    if ENDS_WITH in os.environ:
-        os.environ[ENDS_WITH] = str(os.getpid())  # The ranks end with this process.
+    if PARENT_PID in os.environ:
+        os.environ[PARENT_PID] = str(os.getpid())  # The ranks end with this process.
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -39,7 +38,7 @@ def main(arguments: list[str]) -> int:
             preempted = error.sigval == signal.SIGTERM
             code = EXIT_PREEMPTED if preempted else 128 + error.sigval
         except (ChildFailedError, RendezvousError) as error:
-            # A rank failed; or the node that keeps the store is gone.
+            # A rank failed, or the node that keeps the store is gone.
             sys.stderr.write(f"{error.__cause__ or error}\n")
             code = 1
         else:

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Train on SLURM, one task a node and torchrun in each:
+# Train on SLURM, with one task per node that runs torchrun:
 #
 #     sbatch scripts/launch_slurm.sh run_name=mine data_path=data/arc-2-aug-1000 ...
 #
-# from the project's folder, which all nodes see, as they see the data. Before the time limit, and when
-# the job is preempted, all ranks save and leave with 75: then the job goes back into the queue and
-# resumes. Any other exit code ends it.
+# Start it in the project's folder; all nodes must see this folder and the data. Before the time limit, or
+# when the job is preempted, all ranks save and exit with 75; the job then goes back into the queue and
+# resumes. Any other exit code ends the job.
 #
-# Change: nodes, GPUs, CPUs, time and partition below (sbatch's command line overrides them). PYTHON is the
-# interpreter (.venv/bin/python), RANKS_PER_NODE how many ranks a node has (one for each GPU).
+# Change nodes, GPUs, CPUs, time and partition below, or on sbatch's command line. Environment variables:
+# PYTHON is the interpreter (default .venv/bin/python), RANKS_PER_NODE the ranks per node (default: the GPUs).
 #SBATCH --job-name=recursive-reasoning
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
 #SBATCH --cpus-per-task=64
 #SBATCH --time=24:00:00
-# To the ranks and torchrun, not to this script, so many seconds before the end.
+# SIGTERM 180 s before the end, to torchrun and the ranks but not to this script.
 #SBATCH --signal=TERM@180
 #SBATCH --requeue
 #SBATCH --open-mode=append
@@ -23,15 +23,15 @@
 set -uo pipefail
 cd "${SLURM_SUBMIT_DIR:?is set by sbatch}" || exit 2
 
-# How long torchrun waits for the ranks to save before it kills them (its own default is 30 s).
+# Seconds that torchrun gives the ranks to save before it kills them (its default is 30).
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=150
 
 hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${hosts%%$'\n'*}
 port=$((20000 + SLURM_JOB_ID % 20000))
 
-# The name of the run must outlive the requeue; a later run_name= or checkpoint_path= counts.
-# --kill-on-bad-exit=0: a node that has saved must not end one that is about to leave with 75.
+# The run keeps its name when the job is requeued; run_name= or checkpoint_path= in "$@" override it.
+# --kill-on-bad-exit=0: a node that exits with 75 must not kill the nodes that are still saving.
 srun --kill-on-bad-exit=0 --wait=300 \
     "${PYTHON:-.venv/bin/python}" scripts/launch.py \
     --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node="${RANKS_PER_NODE:-gpu}" \

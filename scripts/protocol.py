@@ -1,12 +1,12 @@
-"""Take a score, see docs/protocol.md: python scripts/protocol.py experiment=NAME [KEY=VALUE ...].
+"""Measure a score (docs/protocol.md): python scripts/protocol.py experiment=NAME [KEY=VALUE ...].
 
-Trains seeds 0, 1 and 2, chooses a checkpoint of each on puzzles that are in neither training nor
-test, measures it once on the test set, and prints a row for a table. The same command goes on after
-a kill. Settings are those of `pretrain.py -m`, as seed=0,1,2,3 or hydra/launcher=pool, and
+Trains with seeds 0, 1 and 2, selects a checkpoint of each run on puzzles outside the training and
+test sets, evaluates it once on the test set, and prints a row for a table. After a kill, the same
+command resumes. Takes all settings of `pretrain.py -m` (seed=0,1,2,3 or hydra/launcher=pool), and
 
-    selection=held_out   the best checkpoint on the selection puzzles, the earliest of equals
-    selection=last       the last checkpoint, for data without such puzzles (ARC)
-    folder=FOLDER        where everything is written; default: protocol/EXPERIMENT_SELECTION
+    selection=held_out   select the best checkpoint on the selection puzzles, the earliest of equals
+    selection=last       select the last checkpoint, for data without selection puzzles (ARC)
+    folder=FOLDER        write everything here; default: protocol/EXPERIMENT_SELECTION
 """
 
 from apps.bench.protocol import main

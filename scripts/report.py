@@ -1,7 +1,7 @@
-"""Write a page about a run, or about several: python scripts/report.py RUN [RUN ...].
+"""Write a report of one or more runs: python scripts/report.py RUN [RUN ...].
 
-RUN is a run's folder, a sweep's, or any folder with runs below it. The page is one file that needs
-nothing else: report.html in the folder of a single run or of a sweep, else where you are.
+RUN is the folder of a run or a sweep, or any folder with runs below it. The report is one
+self-contained page: report.html in the folder of a single run or sweep, else in the current folder.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from runtime.text import run_named
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page that the command line asks for; return the exit code."""
+    """Write the report for a command line, and return the exit code."""
     summary = str(__doc__).split("\n")[0]
     parser = argparse.ArgumentParser(prog="report.py", description=summary)
-    folders, output = "folders of runs, or of a sweep", "the file to write (default: report.html)"
+    folders, output = "folders of runs or sweeps", "the file to write (default: report.html)"
     parser.add_argument("runs", nargs="+", type=run_named, metavar="RUN", help=folders)
     parser.add_argument("--output", "-o", type=Path, metavar="FILE", help=output)
     options = parser.parse_args(arguments)

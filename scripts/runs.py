@@ -1,4 +1,4 @@
-"""List all runs, or follow those at work: python scripts/runs.py [FOLDER] [--watch [RUN]]."""
+"""List all runs, or watch active ones: python scripts/runs.py [FOLDER] [--watch [RUN]]."""
 
 import sys
 

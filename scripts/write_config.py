@@ -1,6 +1,5 @@
-"""Write the settings, their defaults and descriptions into config/: python -m scripts.write_config.
-
-The schemas hold them; what stands in a file above `MARK` is written by hand and stays.
+"""Write the schemas' settings, defaults and descriptions into config/: python -m
+scripts.write_config. The handwritten part of a file, above `MARK`, stays.
 """
 
 from apps.upkeep.settings import SECTIONS, write

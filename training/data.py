@@ -156,7 +156,7 @@ def data_facts(
 
 def require_same_data(fingerprint: str, ranks: "Ranks") -> None:
     """Raise DatasetError, on all ranks, unless all of them have read the same data."""
-    others = ", ".join(map(str, ranks.that_differ(fingerprint)))
+    others = ", ".join(map(str, ranks.differing(fingerprint)))
     if others:
         raise DatasetError(f"the data of rank {others} are not those of rank 0")
 

@@ -13,7 +13,7 @@ from apps.sweeps.config import LauncherConfig, PoolConfig, SlurmConfig
 from apps.sweeps.folder import Machine, log_of
 from apps.sweeps.jobs import Job
 from runtime.errors import EXIT_PREEMPTED
-from runtime.process import ENDS_WITH, num_processors
+from runtime.process import PARENT_PID, num_processors
 from runtime.schema import MachineSettings
 
 _LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"
@@ -93,7 +93,7 @@ class JobProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment, ENDS_WITH: str(os.getpid())},
+                env={**os.environ, **environment, PARENT_PID: str(os.getpid())},
                 start_new_session=own_group,
             )
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from harness.processes import IMPORTS, ForkServer
 
 from dataset.format.reading import load_metadata
 from training.checkpoint.store import MODEL, RunState, save_checkpoint
-from training.checkpoint.tensors import load_weights, tensor_writer
+from training.checkpoint.tensors import load_weights, write_tensors
 from training.checkpoint.trained_model import find_trained_model
 from training.data import data_facts
 
@@ -140,7 +141,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = trained.run.model_dump(mode="json")
     state = RunState(step=7, weights_only=True, config=config, facts=facts.to_dict())
     (folder / "own").mkdir()
-    weights = tensor_writer(load_weights(trained.weights))
+    weights = partial(write_tensors, load_weights(trained.weights))
     save_checkpoint(folder / "own", state, {MODEL: weights})
     return folder
 

@@ -26,7 +26,7 @@ EVALUATING = ("evaluation.measure", "evaluate")
 STARTING = (
     ("pretrain", "open_data"),
     ("training.step", "build_model"),
-    ("training.checkpoint.run_folder", "take_over"),
+    ("training.checkpoint.run_folder", "agree_on_checkpoint"),
     ("pretrain", "open_tracker"),
 )
 SAVING = ("training.checkpoint.tensors", "gather_carry")

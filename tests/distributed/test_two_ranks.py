@@ -1,6 +1,6 @@
-"""Two ranks with gloo train and measure as one does; with `reduction=exact`, in the same bits.
+"""Two ranks with gloo give the same results as one; with `reduction=exact`, the same bits.
 
-What kills, moves between ranks and numbers that are not finite may not change is in tests/chaos.
+Kills, changes of the number of ranks and non-finite numbers are tested in tests/chaos.
 """
 
 import os
@@ -18,15 +18,15 @@ from training.checkpoint.tensors import load_tensors
 
 Train = Callable[[Sequence[str]], None]
 
-# What is promised of losses.
+# The promised tolerance of losses.
 CLOSE = 1e-5
 
 
 @pytest.fixture
 def settings(tiny_settings: list[str], tasks_data: Path, train: Train, tmp_path: Path) -> list[str]:
-    """A run of 24 steps and more, with puzzle embedding, halting, exploration and evaluations.
+    """The settings of a run with puzzle embedding, halting, exploration and evaluations.
 
-    It starts from a model that wants to halt, so that exploration decides which slots do.
+    Its start weights always want to halt, so that exploration decides which slots do.
     """
     common = [*tiny_settings, f"data_path={tasks_data}"]
     train([*common, f"checkpoint_path={tmp_path / 'start'}", "max_steps=1"])
@@ -43,8 +43,8 @@ def settings(tiny_settings: list[str], tasks_data: Path, train: Train, tmp_path:
 def run(
     start_ranks: Any, train: Train, files_of: Any, tmp_path: Path
 ) -> Callable[..., tuple[Any, list[str]]]:
-    """Run `pretrain.py` in `tmp_path / name` on some ranks (one: in this process); returns the
-    run's files and what each rank said.
+    """Run `pretrain.py` in `tmp_path / name` on some ranks (one rank: in this process). Return the
+    run's files and each rank's output.
     """
 
     def begin(name: str, settings: Sequence[str], *more: str, ranks: int = 1) -> Any:
@@ -106,7 +106,7 @@ def test_two_ranks_train_and_measure_as_one(settings: list[str], run: Any, tmp_p
     assert tables[0].abs().max() > 0.01
     torch.testing.assert_close(tables[0], tables[1], atol=CLOSE, rtol=0)
 
-    # One rank goes on where two have saved.
+    # One rank resumes the run of two.
     shutil.copytree(two.folder / "step_10", tmp_path / "from_two" / "step_10")
     shutil.copy(two.folder / "metrics.jsonl", tmp_path / "from_two")
     resumed, _ = run("from_two", settings)
@@ -115,7 +115,7 @@ def test_two_ranks_train_and_measure_as_one(settings: list[str], run: Any, tmp_p
 
 
 @pytest.mark.slow
-def test_two_ranks_go_on_where_one_has_saved(settings: list[str], run: Any) -> None:
+def test_two_ranks_resume_the_run_of_one(settings: list[str], run: Any) -> None:
     one, _ = run("one", settings)
     run("moved", settings, "max_steps=7")
     moved, said = run("moved", settings, ranks=2)
@@ -128,7 +128,7 @@ def test_two_ranks_go_on_where_one_has_saved(settings: list[str], run: Any) -> N
 
 @pytest.fixture
 def exact_settings(settings: list[str]) -> list[str]:
-    """The same run, with dropout and an average, and with evaluations that do not fill."""
+    """The same run with dropout and an average; its evaluations end with an incomplete batch."""
     more = """reduction=exact heads=tied arch.heads.lm.dropout=0.2 ema=true ema_rate=0.8
         eval_batch_size=12 load_checkpoint=null arch.heads.q.init_bias=0.0
         arch.heads.q.init_std=1.0"""
@@ -163,14 +163,14 @@ def test_candidate_sets_are_the_same_on_two_ranks(tiny_settings: list[str], run:
     more += ["arch.guided_guesses=0.5", "arch.learns_when_gone=false"]
     one, _ = run("one", tiny_settings, *more)
     run("two", tiny_settings, *more, "max_steps=5", ranks=2)
-    # One rank goes on where two have stopped.
+    # One rank resumes the run of two.
     two, _ = run("two", tiny_settings, *more)
     assert two.state(5)["environment"]["world_size"] == 2
     assert two.digest() == one.digest()
 
 
 @pytest.mark.slow
-def test_ranks_drop_other_cells(settings: list[str], run: Any) -> None:
+def test_dropout_differs_between_ranks(settings: list[str], run: Any) -> None:
     dropout = ["heads=tied", "arch.heads.lm.dropout=0.2", "load_checkpoint=null", "max_steps=2"]
     two, _ = run("two", settings, *dropout, ranks=2)
     states = load_tensors(two.folder / "step_2" / "rng.safetensors")
@@ -179,7 +179,7 @@ def test_ranks_drop_other_cells(settings: list[str], run: Any) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_that_would_not_measure_the_same_are_told(
+def test_ranks_with_other_checkpoints_or_data_are_refused(
     settings: list[str], start_ranks: Any, train: Train, tasks_data: Path, tmp_path: Path
 ) -> None:
     train([*settings, "checkpoint_interval=1", "max_steps=2"])
@@ -209,7 +209,7 @@ def test_compiled_blocks_give_the_same_bits_on_two_ranks_and_when_resumed(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    # What one run has compiled, the others find.
+    # All runs share one folder of compiled code.
     code = os.environ.get(FOLDER_VARIABLE, str(tmp_path / "code"))
     monkeypatch.setenv(FOLDER_VARIABLE, code)
     monkeypatch.setitem(clean_environment, FOLDER_VARIABLE, code)
@@ -220,6 +220,6 @@ def test_compiled_blocks_give_the_same_bits_on_two_ranks_and_when_resumed(
     assert one.state(one.steps[-1])["environment"]["compiled"] == "block"
     run("parts", settings, "compile=block", "max_steps=7", ranks=2)
     parts, said = run("parts", settings, "compile=auto", ranks=2)
-    assert "the block is compiled: so the run began" in said[0]
+    assert "the block is compiled: as when the run began" in said[0]
     assert "resumed exactly" in said[0]
     assert one.digest() == two.digest() == parts.digest()

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def save_run() -> Callable[..., Path]:
     from models.registry import build_model
     from puzzle_dataset import PuzzleDataset
     from training.checkpoint.store import MODEL, RunState, save_checkpoint
-    from training.checkpoint.tensors import model_tensors, tensor_writer
+    from training.checkpoint.tensors import model_tensors, write_tensors
     from training.config.schema import TrainConfig
     from training.data import data_facts
 
@@ -51,7 +52,7 @@ def save_run() -> Callable[..., Path]:
                     value.normal_()
         run_dir.mkdir(exist_ok=True)
         state = RunState(step=step, config=config.model_dump(mode="json"), facts=facts.to_dict())
-        save_checkpoint(run_dir, state, {MODEL: tensor_writer(model_tensors(model))})
+        save_checkpoint(run_dir, state, {MODEL: partial(write_tensors, model_tensors(model))})
         return run_dir
 
     return save

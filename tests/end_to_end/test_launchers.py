@@ -1,4 +1,4 @@
-"""The launcher examples, as far as they can be tried without their schedulers."""
+"""The examples for SLURM and Kubernetes, tested without these schedulers."""
 
 import os
 import re
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SLURM = ROOT / "scripts" / "launch_slurm.sh"
 RENDEZVOUS_PORT = 20007
 STAND_INS = {
-    # One node; what runs is signalled through its number.
+    # Stands for one node, and writes the process's number for signals.
     "srun": 'while [ "${1#--}" != "$1" ]; do shift; done\necho $$ > "$TASKS"\nexec "$@"',
     "scontrol": 'case $1 in show) echo localhost ;; *) echo "$@" >> "$REQUESTS" ;; esac',
 }
@@ -58,7 +58,7 @@ def ended(process: Any, code: int, told: str = "") -> None:
 
 
 @pytest.mark.slow
-def test_a_slurm_job_that_is_preempted_goes_back_into_the_queue_and_resumes(
+def test_a_preempted_slurm_job_is_requeued_and_resumes(
     job: Any, tiny_settings: list[str], files: Any, tmp_path: Path
 ) -> None:
     settings = [*tiny_settings, "log_interval=1", "epochs=4000"]
@@ -79,8 +79,8 @@ def test_a_slurm_job_that_is_preempted_goes_back_into_the_queue_and_resumes(
     assert (tmp_path / "requests").read_text() == "requeue 7\n"
 
 
-@pytest.mark.parametrize("moment", ["before torchrun is there", "before the other node is"])
-def test_a_slurm_job_that_is_preempted_before_its_ranks_are_there_goes_back(
+@pytest.mark.parametrize("moment", ["before torchrun starts", "before the other node starts"])
+def test_a_slurm_job_preempted_before_its_ranks_start_is_requeued(
     job: Any, tmp_path: Path, moment: str
 ) -> None:
     process = job(nodes=2)
@@ -88,7 +88,7 @@ def test_a_slurm_job_that_is_preempted_before_its_ranks_are_there_goes_back(
     wait_until(lambda: tasks.exists() and tasks.read_text().endswith("\n"))
     pid = int(tasks.read_text())
     wait_until(lambda: handles_sigterm(pid))
-    if moment == "before the other node is":
+    if moment == "before the other node starts":
         wait_until(lambda: listens(RENDEZVOUS_PORT))
     os.kill(pid, signal.SIGTERM)
     ended(process, EXIT_PREEMPTED)
@@ -113,12 +113,12 @@ def listens(port: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_slurm_job_with_a_mistake_is_not_started_again(job: Any, tmp_path: Path) -> None:
+def test_a_slurm_job_with_a_wrong_setting_is_not_requeued(job: Any, tmp_path: Path) -> None:
     ended(job("hiden_size=3"), EXIT_CONFIG, "unknown setting hiden_size=3")
     assert not (tmp_path / "requests").exists()
 
 
-def test_the_slurm_script_is_sound_and_asks_for_what_it_needs() -> None:
+def test_the_slurm_script_has_valid_syntax_and_the_needed_options() -> None:
     subprocess.run(["bash", "-n", SLURM], check=True)
     asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", SLURM.read_text(), re.MULTILINE))
     assert asked["ntasks-per-node"] == "1"
@@ -130,7 +130,7 @@ def test_the_slurm_script_is_sound_and_asks_for_what_it_needs() -> None:
     assert int(patience) < int(seconds)
 
 
-def test_the_kubernetes_job_fits_its_runtime_and_the_exit_codes() -> None:
+def test_the_kubernetes_job_matches_its_runtime_and_the_exit_codes() -> None:
     text = (ROOT / "scripts" / "kubernetes_trainjob.yaml").read_text()
     runtime, job = yaml.safe_load_all(text)
     assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]

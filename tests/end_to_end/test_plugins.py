@@ -159,7 +159,7 @@ def test_checkpoints_and_data_sets_import_nothing(
         plugin.unlink(missing_ok=True)
         finished = run_python("evaluate.py", *settings)
         assert finished.code == 4
-        assert "arch.name is 'mine', which is not known here" in finished.err
+        assert "arch.name is 'mine', which is unknown" in finished.err
     metadata = Path("data/train/dataset.json")
     metadata.parent.mkdir(parents=True)
     content = json.loads((sudoku_data / "train/dataset.json").read_text())

@@ -1,4 +1,4 @@
-"""A run that was stopped, killed or moved back ends in the bits of one that was not."""
+"""A run that was stopped, killed or set back ends in the same bits as an undisturbed run."""
 
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ VARIANTS = {
 
 
 def build_eager_model(config: Any, facts: Any) -> Any:
-    """Build a model that wants to halt from the first step on, so that exploration decides."""
+    """Build a model that always wants to halt, so that exploration decides which slots do."""
     model = build_model(config, facts)
     with torch.no_grad():
         if config.heads.q is not None:
@@ -56,7 +56,7 @@ def build_eager_model(config: Any, facts: Any) -> Any:
     return model
 
 
-# The others are slow tests.
+# All other variants are slow tests.
 QUICK = ("float32", "puzzle embedding", "candidates")
 
 
@@ -69,8 +69,8 @@ QUICK = ("float32", "puzzle embedding", "candidates")
 def settings(
     request: Any, tiny_settings: list[str], tasks_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    """What each variant has more than `tiny_settings`."""
-    # Slow without the hardware for it, but the same.
+    """The settings that a variant adds to `tiny_settings`."""
+    # Without hardware for bfloat16 this is slow, but gives the same bits.
     monkeypatch.setattr(device, "cpu_has_bfloat16", lambda: True)
     monkeypatch.setattr("training.step.build_model", build_eager_model)
     lacks = {"arch=transformer": "arch.L_layers=1"}
@@ -81,7 +81,7 @@ def settings(
 
 
 class Killed(BaseException):
-    """Stands for kill -9: nothing is saved on the way out."""
+    """Acts like kill -9: nothing is saved on the way out."""
 
 
 # Stopping
@@ -93,7 +93,7 @@ def test_stops_anywhere_change_no_bit(run: Any, settings: list[str]) -> None:
     if EXPLORES in settings:
         assert len({record["train/count"] for record in whole.train_records}) > 3
     border = whole.eval_records[0]["step"]
-    # The first step, before and behind an evaluation, in the middle, before the last evaluation.
+    # Stop after the first steps, at and after an evaluation, and before and at the end.
     for stop in (1, 2, border, border + 1, last - 2, last):
         part = run(*settings, f"max_steps={stop}", name="parts")
         assert part.steps[-1] == stop
@@ -115,7 +115,7 @@ def test_the_best_evaluation_is_remembered(run: Any, monkeypatch: pytest.MonkeyP
     assert 8 in parts.steps
 
 
-def test_scores_on_other_puzzles_begin_anew(
+def test_the_best_score_starts_anew_on_other_puzzles(
     run: Any, sudoku_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = iter([{"eval/exact_accuracy": score} for score in (0.8, 0.9, 0.5, 0.4)])
@@ -127,7 +127,7 @@ def test_scores_on_other_puzzles_begin_anew(
     assert {8, 12} <= set(files.steps)
 
 
-def test_a_run_that_has_ended_stays_as_it_is(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_stays_unchanged(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     first = run("max_steps=6").digest()
     for stop in (6, 5):
         assert run(f"max_steps={stop}").digest() == first
@@ -139,7 +139,7 @@ def test_a_run_that_has_ended_stays_as_it_is(run: Any, capsys: pytest.CaptureFix
     assert "training ended at step 16" in capsys.readouterr().out
 
 
-def test_saves_and_settings_that_change_no_result_may_change(run: Any) -> None:
+def test_checkpoint_and_log_settings_may_change_when_resuming(run: Any) -> None:
     whole = run(name="whole").digest()
     run("max_steps=5")
     own = ["checkpoint_interval=1", "checkpoint_every_eval=true", "keep_last=4", "keep_best=1"]
@@ -157,14 +157,14 @@ def test_a_kill_in_an_evaluation_loses_nothing(run: Any) -> None:
     assert run("checkpoint_interval=1000", name="killed").digest() == whole.digest()
 
 
-# Going back, and refusals
+# Going back, and refused changes
 
 
 def content(files: Any) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in files.folder.rglob("*") if path.is_file()}
 
 
-def test_a_run_goes_back_to_a_step_asked_for(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_can_go_back_to_an_earlier_step(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     keep = ["checkpoint_interval=4", "keep_last=10"]
     whole = run(*keep)
     before = whole.digest()
@@ -185,7 +185,7 @@ def test_a_change_that_does_not_fit_leaves_the_folder_alone(run: Any) -> None:
     assert content(part) == before
 
 
-def test_another_batch_size_or_number_of_threads_is_said(
+def test_another_batch_size_or_number_of_threads_is_reported(
     run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run("max_steps=3")
@@ -193,12 +193,12 @@ def test_another_batch_size_or_number_of_threads_is_said(
     assert "resumed not bit for bit (num_threads: 1 -> 2)" in capsys.readouterr().out
     run("max_steps=5", "micro_batch_size=4")
     assert "micro_batch_size: None -> 4" in capsys.readouterr().out
-    # The average begins with the weights.
+    # The new average starts at the current weights.
     changed = run("global_batch_size=4", "ema=true", "resume_changed=true")
     assert "the saved carry belongs to another batch size" in capsys.readouterr().out
     assert changed.steps[-1] > 16
 
 
-def test_other_seeds_end_elsewhere(run: Any) -> None:
+def test_other_seeds_give_other_weights(run: Any) -> None:
     first, second = run("seed=1", name="a").digest(), run("seed=2", name="b").digest()
     assert not any(first[name] == second[name] for name in first if "." in name)

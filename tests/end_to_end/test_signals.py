@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM save and stop with exit code 75; the same command goes on to the same bits."""
+"""SIGINT and SIGTERM save and stop with exit code 75; the same command resumes to the same bits."""
 
 import os
 import signal
@@ -53,7 +53,7 @@ def test_a_signal_saves_at_the_end_of_the_step_and_stops(
     assert run().digest() == whole.digest()
 
 
-def test_the_exit_code_of_a_run_that_was_asked_to_stop(
+def test_a_stopped_run_exits_with_75(
     tiny_settings: list[str],
     signal_at: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
@@ -65,13 +65,13 @@ def test_the_exit_code_of_a_run_that_was_asked_to_stop(
     with pytest.raises(SystemExit) as ended:
         run_entry_point(TrainConfig, "cfg_pretrain", pretrain.main, "")
     assert ended.value.code == 75
-    # It is on its way out; another one would only change its exit code.
+    # The process is ending; a second signal would only change its exit code.
     assert signal.signal(signal.SIGTERM, before) is signal.SIG_IGN
     line = "pretrain.py: asked to stop: saved at step 3; the same command resumes the run"
     assert capsys.readouterr().err.splitlines()[-1] == line
 
 
-def test_a_later_ctrl_c_ends_the_run_at_once(
+def test_ctrl_c_after_another_signal_ends_the_run_at_once(
     run: Any, files: Any, signal_at: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stop_signals, "_SAME_SIGNAL_SECONDS", -1.0)
@@ -84,7 +84,7 @@ def test_a_later_ctrl_c_ends_the_run_at_once(
 @pytest.mark.parametrize(
     "place", ["run_folder.find_checkpoint", "run_folder.rename_newer", "open_tracker"]
 )
-def test_a_signal_outside_of_training_stops_at_once(
+def test_a_signal_outside_training_stops_at_once(
     run: Any, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     files = run("max_steps=3")
@@ -102,7 +102,7 @@ def test_a_signal_outside_of_training_stops_at_once(
     assert max(run().steps) > 3
 
 
-def test_signals_that_arrive_again_are_one(
+def test_repeated_signals_count_once(
     run: Any, signal_at: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = Tracker.__exit__
@@ -112,7 +112,7 @@ def test_signals_that_arrive_again_are_one(
         end(*given)
 
     monkeypatch.setattr(Tracker, "__exit__", asked_again)
-    # The terminal sends Ctrl-C to torchrun and its workers, and torchrun passes it on.
+    # The terminal sends Ctrl-C to torchrun and its workers, and torchrun forwards it too.
     signal_at(3, signal.SIGINT, signal.SIGINT, signal.SIGTERM)
     with pytest.raises(Preempted, match="saved at step 3"):
         run()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from runtime.process import ENDS_WITH
+from runtime.process import PARENT_PID
 
 # How `make gpu` finds packages and devices, and whether it rehearses.
 KEPT = ("PYTHONPATH", "CUDA_VISIBLE_DEVICES", "TORCHDYNAMO_DISABLE")
@@ -15,7 +15,7 @@ KEPT = ("PYTHONPATH", "CUDA_VISIBLE_DEVICES", "TORCHDYNAMO_DISABLE")
 def clean_environment(clean_environment: Mapping[str, str]) -> Mapping[str, str]:
     """With what is kept; no process outlives a pytest that is killed."""
     kept = {key: os.environ[key] for key in KEPT if key in os.environ}
-    return {**clean_environment, **kept, ENDS_WITH: str(os.getpid())}
+    return {**clean_environment, **kept, PARENT_PID: str(os.getpid())}
 
 
 @pytest.fixture

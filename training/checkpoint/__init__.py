@@ -1,1 +1,1 @@
-"""Saved runs: the files of a checkpoint, what a run is made of, the folder it lies in."""
+"""Saved runs: the files of a checkpoint, the tensors in them, and the run's folder."""

@@ -1,8 +1,8 @@
-"""State dicts as torch.save writes them, read without an unpickler.
+"""Read state dicts that torch.save wrote, without an unpickler.
 
-A pickle is a program. Here the few operations of a state dict are carried out on stand-ins: nothing
-is imported or called, keys are text alone (hashing nested tuples may never end), and what a tensor
-claims is compared with what lies in the file before memory is taken for it.
+A pickle is a program. This module carries out only the operations that a state dict needs, on plain
+values. It imports and calls nothing that the pickle names, accepts only text as keys (hashing
+nested tuples may never end), and checks a tensor's size against the file before allocating memory.
 """
 
 import math
@@ -21,7 +21,7 @@ from runtime.errors import CheckpointError, disk_errors
 from runtime.files import open_regular
 from runtime.text import shown
 
-# Of about 250 bytes for each tensor. An operation has a byte or more, and may cost a hundred.
+# A tensor takes about 250 bytes of pickle. One byte of pickle may cost a hundred bytes of memory.
 _MAX_PICKLE_BYTES = 2**20
 _MAX_LIST_BYTES = 2**20
 _MAX_DIMS = 64
@@ -39,13 +39,10 @@ _DTYPES = {
     "torch ByteStorage": torch.uint8,
     "torch BoolStorage": torch.bool,
 }
+# The functions that a state dict's pickle calls. Their names are never looked up.
 _DICT, _TENSOR = "collections OrderedDict", "torch._utils _rebuild_tensor_v2"
+_PARAMETER = "torch._utils _rebuild_parameter"
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-
-
-@dataclass(frozen=True)
-class _Global:
-    name: str
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class _Storage:
 
 @dataclass(frozen=True)
 class _Claim:
-    """What a pickle says of a tensor."""
+    """A tensor as the pickle describes it, not yet checked."""
 
     storage: _Storage
     offset: int
@@ -66,20 +63,20 @@ class _Claim:
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file that torch.save has made of a state dict, by key.
+    """Return the tensors by key of a state dict that torch.save wrote; parameters become tensors.
 
     Raises:
-        CheckpointError: it is missing, damaged, or anything else; names it and says what is in it.
+        CheckpointError: the file is missing, damaged or not a state dict; names file and reason.
     """
     with disk_errors(path, CheckpointError), open_regular(path) as file:
         try:
-            # zipfile reads the whole list of names, which takes ten times its size.
+            # zipfile reads the whole list of names and needs ten times its size in memory.
             end = zipfile._EndRecData(file)  # type: ignore[attr-defined]
             if end and end[zipfile._ECD_SIZE] > _MAX_LIST_BYTES:  # type: ignore[attr-defined]
                 raise ValueError("it has too many files")
             with zipfile.ZipFile(file) as archive:
                 return _read_archive(archive, os.fstat(file.fileno()).st_size)
-        # What zipfile raises of what it does not know, and torch of strides, too.
+        # zipfile raises these for formats that it does not know, and torch for bad strides.
         except (ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as e:
             raise CheckpointError(f"{path}: not a published checkpoint: {shown(e, 200)}") from None
 
@@ -88,31 +85,31 @@ def _read_archive(archive: zipfile.ZipFile, size: int) -> dict[str, Tensor]:
     entries = archive.infolist()
     is_compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
     if is_compressed or sum(entry.file_size for entry in entries) > size:
-        raise ValueError("files in it are compressed, which torch does not do")
+        raise ValueError("it has compressed files, and torch writes none")
     pickles = [entry for entry in entries if entry.filename.rpartition("/")[2] == "data.pkl"]
     if len(pickles) != 1 or pickles[0].file_size > _MAX_PICKLE_BYTES:
-        raise ValueError(f"it has not one data.pkl of at most {_MAX_PICKLE_BYTES} bytes")
+        raise ValueError(f"it must have one data.pkl of at most {_MAX_PICKLE_BYTES} bytes")
     folder = pickles[0].filename.removesuffix("data.pkl")
     sizes = {entry.filename.removeprefix(folder): entry.file_size for entry in entries}
     if "byteorder" in sizes and archive.read(f"{folder}byteorder") != sys.byteorder.encode():
-        raise ValueError(f"its byte order is not that of this machine, {sys.byteorder}")
+        raise ValueError(f"its byte order is not this machine's ({sys.byteorder})")
     claims = _Program().run(archive.read(pickles[0]))
     _require_sizes(claims, sizes)
     return {key: _read_tensor(archive, folder, claim) for key, claim in claims.items()}
 
 
 def _require_sizes(claims: dict[str, _Claim], sizes: dict[str, int]) -> None:
-    """Raise ValueError where tensors claim more than the files of the archive hold."""
+    """Raise ValueError if a tensor needs more data than its file in the archive holds."""
     for key, claim in claims.items():
         storage, named, numel = claim.storage, shown(key, 100), math.prod(claim.shape)
         if sizes.get(storage.entry) != storage.numel * storage.dtype.itemsize:
-            raise ValueError(f"the data of {named} are missing or of another size")
+            raise ValueError(f"the data of {named} are missing or have another size")
         steps = ((n - 1) * s for n, s in zip(claim.shape, claim.stride, strict=True))
-        # With strides of 0 a few bytes make a tensor of any size.
+        # Strides of 0 would turn a few bytes into a tensor of any size.
         if numel and max(claim.offset + sum(steps), numel - 1) >= storage.numel:
             raise ValueError(f"{named} is larger than its data")
     if len({claim.storage.entry for claim in claims.values()}) < len(claims):
-        raise ValueError("tensors share storage, which those of published files do not")
+        raise ValueError("two tensors share their data, unlike in published files")
 
 
 def _read_tensor(archive: zipfile.ZipFile, folder: str, claim: _Claim) -> Tensor:
@@ -126,7 +123,7 @@ def _read_tensor(archive: zipfile.ZipFile, folder: str, claim: _Claim) -> Tensor
 
 
 class _Program:
-    """Carries out the operations of a state dict's pickle."""
+    """The machine that carries out a state dict's pickle: a stack, its marks and a memo."""
 
     def __init__(self) -> None:
         self._stack: list[Any] = []
@@ -134,20 +131,15 @@ class _Program:
         self._memo: dict[int, Any] = {}
 
     def run(self, program: bytes) -> dict[str, _Claim]:
-        """Return what a pickle says.
-
-        Raises:
-            ValueError: it does anything else, or is cut.
-        """
+        """Return the tensors that a pickle describes; raise ValueError if it is no state dict."""
         try:
             for opcode, argument, _ in pickletools.genops(program):
                 self._step(opcode.name, argument)
             found = self._last(1)[0]
         except (IndexError, KeyError):
             raise ValueError("its pickle is damaged") from None
-        if self._stack or not isinstance(found, dict):
-            raise ValueError("it is not a state dict")
-        if not all(isinstance(value, _Claim) for value in found.values()):
+        is_dict = not self._stack and isinstance(found, dict)
+        if not is_dict or not all(isinstance(value, _Claim) for value in found.values()):
             raise ValueError("it is not a state dict")
         return found
 
@@ -164,6 +156,8 @@ class _Program:
                 stack.append(_CONSTANTS[name])
             case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINUNICODE":
                 stack.append(argument)
+            case "GLOBAL" if argument in (*_DTYPES, _DICT, _TENSOR, _PARAMETER):
+                stack.append(argument)
             case "BINPUT" | "LONG_BINPUT":
                 self._memo[argument] = stack[-1]
             case "BINGET" | "LONG_BINGET":
@@ -176,17 +170,14 @@ class _Program:
             case "SETITEM" | "SETITEMS":
                 items = self._since_mark() if name == "SETITEMS" else self._last(2)
                 _set_items(stack[-1], items)
-            case "GLOBAL" if argument in (*_DTYPES, _DICT, _TENSOR):
-                stack.append(_Global(argument))
             case "BINPERSID":
                 stack.append(_storage(stack.pop()))
             case "REDUCE":
-                called, arguments = self._last(2)
-                stack.append(_called(called, arguments))
+                stack.append(_call(*self._last(2)))
             case "BUILD":
-                _, state = stack[-2], stack.pop()  # Of a module's state dict: versions of parts.
+                _, state = stack[-2], stack.pop()  # The versions of a module's parts.
                 if not (isinstance(state, dict) and state.keys() <= {"_metadata"}):
-                    raise ValueError("its pickle has a state, which no state dict has")
+                    raise ValueError("its pickle sets a state, which a state dict never needs")
             case _:
                 called = argument if name == "GLOBAL" else name
                 raise ValueError(f"its pickle calls {shown(called)!r}, which no state dict does")
@@ -205,29 +196,31 @@ class _Program:
 def _set_items(into: Any, items: list[Any]) -> None:
     keys, values = items[::2], items[1::2]
     if not isinstance(into, dict) or not all(isinstance(key, str) for key in keys):
-        raise ValueError("its pickle has keys that are not text, which no state dict has")
+        raise ValueError("its pickle has keys that are not text")
     into.update(zip(keys, values, strict=True))
 
 
 def _storage(described: Any) -> _Storage:
     match described:
-        case ("storage", _Global(name=name), str(key), str(), numel) if name in _DTYPES:
+        case ("storage", str(name), str(key), str(), numel) if name in _DTYPES:
             if _are_counts((numel,)):
                 return _Storage(f"data/{key}", _DTYPES[name], numel)
     raise ValueError("its pickle has data that no state dict has")
 
 
-def _called(called: Any, arguments: Any) -> Any:
-    """Return what stands for the result of a call."""
-    match called, arguments:
-        case _Global(name=name), () if name == _DICT:
+def _call(function: Any, arguments: Any) -> Any:
+    """Return the value that stands for the result of a call."""
+    match function, arguments:
+        case (str(name), ()) if name == _DICT:
             return {}
         case (
-            _Global(name=name),
+            str(name),
             (_Storage() as storage, offset, tuple(shape), tuple(stride), bool(), dict()),
         ) if name == _TENSOR and len(shape) == len(stride) <= _MAX_DIMS:
             if _are_counts((offset, *shape, *stride)):
                 return _Claim(storage, offset, shape, stride)
+        case (str(name), (_Claim() as tensor, bool(), dict())) if name == _PARAMETER:
+            return tensor
     raise ValueError("its pickle has a call with arguments that no state dict has")
 
 

@@ -1,4 +1,4 @@
-"""What must be equal for a resumed run to end in the same bits."""
+"""The software and hardware that must stay the same for a resumed run to end in the same bits."""
 
 import platform
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from runtime.compiler import describe_compiler
 from runtime.ranks import Ranks
 from runtime.schema import CompiledForm
 
-# The version of our own numerics, 1 where a checkpoint has none. Whoever changes which bits a step
-# computes at equal settings (another order of additions, a fused kernel, other casts, another use
-# of random numbers) raises it by 1, once for each release: a resumed run then says so.
+# The version of our own numerics; checkpoints without one have version 1. If your change makes a
+# step compute other bits from the same settings (another order of additions, a fused kernel, other
+# casts, another use of random numbers), raise it by 1, once a release: a resumed run then says so.
 NUMERICS = 2
 
 
 def environment(ranks: Ranks, forward_dtype: str, *, compiled: CompiledForm) -> dict[str, Any]:
-    """Describe this process, as JSON."""
+    """Return a description of this process that can be saved as JSON."""
     cpu = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
     on_gpu = ranks.device.type == "cuda"
     return {
@@ -29,7 +29,7 @@ def environment(ranks: Ranks, forward_dtype: str, *, compiled: CompiledForm) -> 
         "device_name": torch.cuda.get_device_name(ranks.device) if on_gpu else cpu,
         "forward_dtype": forward_dtype,
         "num_threads": torch.get_num_threads(),
-        "numba": None if on_gpu else version("numba"),  # It compiles the optimizer's pass.
+        "numba": None if on_gpu else version("numba"),  # numba compiles the optimizer.
         "numerics": NUMERICS,
         "numpy": np.__version__,
         "python": platform.python_version(),
@@ -41,8 +41,8 @@ def environment(ranks: Ranks, forward_dtype: str, *, compiled: CompiledForm) -> 
 def environment_changes(
     saved: Mapping[str, Any], present: Mapping[str, Any], *, any_world_size: bool = False
 ) -> list[str]:
-    """Return 'name: saved -> present' for what differs and may change bits; with `any_world_size`
-    the number of ranks does not.
+    """Return 'name: saved -> present' for each difference that may change bits. With
+    `any_world_size`, the number of ranks changes none.
     """
     changes_nothing = {"python", "numpy", *(["world_size"] if any_world_size else [])}
     saved = {"numerics": 1} | dict(saved) | {"compiled": _form(saved.get("compiled"))}
@@ -54,8 +54,8 @@ def environment_changes(
 
 
 def saved_compiling(saved: Mapping[str, Any], device: str) -> CompiledForm | None:
-    """Return what a run has compiled, to be compiled again on the same type of device; None on
-    another one, and where the checkpoint does not say.
+    """Return the part of the model that the saved run compiled, or None if it ran on another type
+    of device or its checkpoint does not say.
     """
     form = _form(saved.get("compiled"))
     known = saved.get("device") == device and form in get_args(CompiledForm)
@@ -63,4 +63,4 @@ def saved_compiling(saved: Mapping[str, Any], device: str) -> CompiledForm | Non
 
 
 def _form(compiled: object) -> object:
-    return "model" if compiled is True else compiled  # As earlier versions wrote it.
+    return "model" if compiled is True else compiled  # Earlier versions wrote True.

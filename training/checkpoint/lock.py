@@ -1,11 +1,11 @@
-"""The lock on a run's folder: one run at a time writes into it.
+"""The lock on a run's folder: only one run at a time writes into it.
 
-The lock is flock on a hidden file, in which the owner is recorded. flock alone is not enough: a
-child process of a killed run still holds it. So when the file is locked but its owner has ended, a
-new file replaces it. A second lock, the gate, lets one start at a time do this. On a file system
+The lock is flock on a hidden file that names its owner. flock alone is not enough, because a child
+process of a killed run still holds it: if the file is locked but its owner has ended, a new file
+replaces it. A second lock, the gate, lets one starting run at a time do this. On a file system
 without flock the recorded owner alone decides.
 
-lockf does not work here: its locks end when any descriptor of the file is closed. Imports no torch.
+lockf would not work: its locks end when any descriptor of the file is closed. Imports no torch.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that has taken a lock."""
+    """The process that holds a lock."""
 
     host: str
-    boot: str  # Identifies the boot and the pid namespace of the machine.
+    boot: str  # Identifies the boot of the machine and the pid namespace.
     pid: int
-    started: str  # In ticks since the boot: process numbers are used again.
-    since: str  # When it took the lock, for messages.
+    started: str  # The process's start, in ticks since the boot: its number may be used again.
+    since: str  # The time when it took the lock, for messages.
 
     @classmethod
     def this_process(cls) -> "Owner":
@@ -47,7 +47,7 @@ class Owner:
 
     @classmethod
     def recorded(cls, path: Path) -> "Owner | None":
-        """Return the owner recorded in a lock's file; None when there is none."""
+        """Return the owner recorded in a lock's file, or None if the file records none."""
         try:
             owner = cls(**read_json(path))
         except (CheckpointError, TypeError):
@@ -56,7 +56,7 @@ class Owner:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the process has certainly ended; never certain for one of another machine."""
+        """Whether the process has certainly ended; False for one of another machine or boot."""
         if (self.host, self.boot) != (socket.gethostname(), _boot()):
             return False
         start = _start_of(self.pid)
@@ -68,12 +68,12 @@ class Owner:
 
 @contextlib.contextmanager
 def run_lock(run_dir: Path, instead: str = "another checkpoint_path or run_name") -> Iterator[None]:
-    """Lock a run's folder, which exists, until the block is left or the process ends.
+    """Lock a run's existing folder until the end of the block or of the process.
 
     Args:
-        instead: what else a second run may choose, for messages.
+        instead: the settings that the message tells a second run to change.
     Raises:
-        LockedError: another run has locked it; names the folder and that process.
+        LockedError: another run has locked the folder; names the folder and that process.
         ConfigError: the folder cannot be written.
     """
     path, own = run_dir / LOCK_FILE, Owner.this_process()
@@ -82,12 +82,12 @@ def run_lock(run_dir: Path, instead: str = "another checkpoint_path or run_name"
             has_flock = _flock(probe.fileno()) is not None
         with _gate(run_dir, has_flock):
             _require_free(path, has_flock, instead)
-            descriptor = _take(path, own)
+            descriptor = _replace_lock_file(path, own)
     try:
         yield
     finally:
-        # Before the lock is released. A start that has opened the file by then finds it unlocked,
-        # and replaces it.
+        # Delete the file before releasing the lock. A run that has just opened the file finds it
+        # unlocked, and replaces it.
         if Owner.recorded(path) == own:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -100,7 +100,7 @@ def _require_free(path: Path, has_flock: bool, instead: str) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP):
-            return  # A link was not made by a run.
+            return  # ELOOP: a link, which no run has made.
         raise
     try:
         if (has_flock and _flock(descriptor)) or (owner is not None and owner.is_gone):
@@ -114,10 +114,9 @@ def _require_free(path: Path, has_flock: bool, instead: str) -> None:
     )
 
 
-def _take(path: Path, own: Owner) -> int:
-    """Replace the lock's file by one that names `own` and is already locked.
-
-    Returns its descriptor, which programs started by this process do not inherit.
+def _replace_lock_file(path: Path, own: Owner) -> int:
+    """Replace the lock's file by a locked file that names `own`, and return its descriptor, which
+    programs started by this process do not inherit.
     """
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
@@ -136,7 +135,7 @@ def _take(path: Path, own: Owner) -> int:
 
 @contextlib.contextmanager
 def _gate(run_dir: Path, has_flock: bool) -> Iterator[None]:
-    """Let one start at a time into the block; LockedError when another is in it for too long."""
+    """Let one run at a time into the block; raise LockedError if another stays in it too long."""
     path, deadline = run_dir / f"{LOCK_FILE}.gate", time.monotonic() + _GATE_SECONDS
     while (descriptor := _enter_gate(path, has_flock)) is None:
         if time.monotonic() > deadline:
@@ -152,8 +151,8 @@ def _gate(run_dir: Path, has_flock: bool) -> Iterator[None]:
 
 
 def _enter_gate(path: Path, has_flock: bool) -> int | None:
-    """Return the descriptor of the gate's file, or None while another start is in the gate."""
-    # With O_EXCL a link is just a file that exists.
+    """Return the descriptor of the gate's file, or None while another run is in the gate."""
+    # O_EXCL follows no link either.
     flags = os.O_RDWR | os.O_CREAT | (os.O_NOFOLLOW if has_flock else os.O_EXCL)
     try:
         descriptor = os.open(path, flags, 0o666)
@@ -161,12 +160,12 @@ def _enter_gate(path: Path, has_flock: bool) -> int | None:
         if error.errno not in (errno.EEXIST, errno.ELOOP):
             raise
         if path.is_symlink():
-            path.unlink(missing_ok=True)  # Not made by a run; it may lead anywhere.
+            path.unlink(missing_ok=True)  # No run makes links, and a link may lead anywhere.
         return None
     if not has_flock:
         return descriptor
     with contextlib.suppress(FileNotFoundError):
-        # The start before has deleted the file if it is no longer at its path: try again.
+        # If the file is no longer at its path, the run before has deleted it: try again.
         if _flock(descriptor) and os.path.samestat(os.fstat(descriptor), path.stat()):
             return descriptor
     os.close(descriptor)
@@ -174,7 +173,7 @@ def _enter_gate(path: Path, has_flock: bool) -> int | None:
 
 
 def _flock(descriptor: int) -> bool | None:
-    """Try to lock a file; return whether it worked, or None on a file system without flock."""
+    """Try to lock a file. Return whether it worked, or None on a file system without flock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -195,17 +194,17 @@ def _boot() -> str:
 
 
 def _start_of(pid: int) -> str | None:
-    """Return when a process of this machine started, in ticks since the boot; None when it has
-    ended, "" when it is alive but the start is unknown.
+    """Return the start of a local process in ticks since the boot: None if the process has ended,
+    "" if it lives but its start is unknown.
     """
     try:
-        with contextlib.suppress(PermissionError):  # It is alive, and of another user.
+        with contextlib.suppress(PermissionError):  # It lives and belongs to another user.
             os.kill(pid, 0)
         stat = Path(f"/proc/{pid}/stat").read_text()
     except ProcessLookupError:
         return None
     except OSError:
         return ""
-    # The name of the program, in brackets, may contain anything.
+    # The program's name stands in brackets and may contain anything.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]

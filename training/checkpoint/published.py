@@ -1,8 +1,7 @@
 """Published checkpoints: a `step_N` file of weights with the run's `all_config.yaml` beside it.
 
-What the published trainers of HRM and TRM wrote is put into our terms, and ours into theirs. The
-class to build is looked up in our table by the published name; nothing is imported from the
-checkpoint's folder. Imports no torch.
+Translates settings of the published HRM and TRM trainers into ours, and back. A table maps each
+published class name to ours; nothing is imported from the checkpoint's folder. Imports no torch.
 """
 
 from pathlib import Path
@@ -17,10 +16,10 @@ from runtime.text import shown
 from training.config.schema import flatten
 
 CONFIG_FILE = "all_config.yaml"
-FACTS_KEY = "data_facts"  # Ours: what the model must know of its data, which theirs do not record.
+FACTS_KEY = "data_facts"  # Our own key: the facts of the data set. Published trainers lack it.
 _MAX_CONFIG_BYTES = 2**20
 
-# Settings of a run, beside `arch`, that the published trainers know.
+# The settings of the published trainers, apart from `arch`.
 PUBLISHED_KEYS = (
     *("data_path", "data_paths", "data_paths_test", "global_batch_size", "epochs", "seed"),
     *("eval_interval", "min_eval_interval", "checkpoint_every_eval", "eval_save_outputs"),
@@ -29,8 +28,8 @@ PUBLISHED_KEYS = (
     *("project_name", "run_name", "checkpoint_path", "evaluators"),
 )
 
-# The keys of `arch` that decide what a published class computes, with their defaults there.
-_NEEDED = object()  # Stands for no default.
+# The keys of `arch` that change the results of a published class, with its defaults.
+_NEEDED = object()  # The key has no default.
 _SHARED = dict.fromkeys(
     ("hidden_size", "expansion", "num_heads", "pos_encodings", "halt_max_steps"), _NEEDED
 ) | {
@@ -51,31 +50,31 @@ _CLASSES: dict[str, dict[str, Any]] = {
         {"H_layers": _NEEDED, "H_cycles": 1} | _SHARED
     ),
 }
-# Keys that change nothing at the one value we accept.
+# Keys that we accept only with this value, which changes nothing.
 _INERT = {"act_enabled": True, "act_inference": False, "causal": False}
 
 
 def average_of(weights: Path) -> Path:
-    """Return where the moving average of a published file lies, if we wrote one."""
+    """Return the path of the moving average beside a published file. Only we write one."""
     return weights.with_name(f"{weights.name}_ema")
 
 
 def read_published_config(weights: Path) -> dict[str, Any]:
-    """Return the run that wrote the file `weights`, in our terms: `arch`, not yet validated, and
-    those of PUBLISHED_KEYS and FACTS_KEY that it recorded.
+    """Return the settings of the run that wrote `weights` in our terms: `arch`, not yet validated,
+    and the recorded PUBLISHED_KEYS and FACTS_KEY.
 
     Raises:
-        CheckpointError: all_config.yaml is missing, too large, not YAML of plain values, or names
-            a class or key that we do not know.
+        CheckpointError: all_config.yaml is missing, too large, not YAML of plain values, or has an
+            unknown class or key.
     """
     path = weights.parent / CONFIG_FILE
     recorded = _read_yaml(path)
-    arch = _mapping(recorded.get("arch"), path, "arch")
-    loss = _mapping(arch.pop("loss", None), path, "arch.loss")
+    arch = _require_mapping(recorded.get("arch"), path, "arch")
+    loss = _require_mapping(arch.pop("loss", None), path, "arch.loss")
     for key, value in loss.items():
         if not isinstance(value, str | int | float | None):
             raise CheckpointError(f"{path}: arch.loss.{key} is not a plain value")
-    loss["name"] = _known(PUBLISHED_LOSSES, loss.get("name"), path, "arch.loss.name")
+    loss["name"] = _look_up(PUBLISHED_LOSSES, loss.get("name"), path, "arch.loss.name")
     run = {"arch": {**_translate_arch(arch, path), "loss": loss}}
     kept = (*PUBLISHED_KEYS, FACTS_KEY)
     return run | {key: recorded[key] for key in kept if recorded.get(key) is not None}
@@ -83,10 +82,10 @@ def read_published_config(weights: Path) -> dict[str, Any]:
 
 def _translate_arch(arch: dict[str, Any], path: Path) -> dict[str, Any]:
     name = arch.pop("name", None)
-    known = _known(_CLASSES, name, path, "arch.name")
+    known = _look_up(_CLASSES, name, path, "arch.name")
     for key, value in _INERT.items():
         if arch.pop(key, value) is not value:
-            raise CheckpointError(f"{path}: arch.{key} can only be {value} here")
+            raise CheckpointError(f"{path}: arch.{key} must be {value}")
     if unknown := [key for key in arch if key not in known]:
         accepted = ", ".join(sorted(known))
         raise CheckpointError(f"{path}: unknown key arch.{unknown[0]}; accepted: {accepted}")
@@ -98,32 +97,30 @@ def _translate_arch(arch: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def published_arch(arch: ArchConfig) -> dict[str, Any]:
-    """Say an architecture of ours in the published terms, for `all_config.yaml`.
-
-    Raises:
-        ConfigError: no published class computes this; names the settings.
+    """Translate our architecture into the settings of a published class, for `all_config.yaml`.
+    If no class computes the same, raise ConfigError with the settings that differ.
     """
     if arch.name == "transformer" and arch.pos_encodings == "none":
-        raise ConfigError("arch.pos_encodings=none: the published transformer has positions")
+        raise ConfigError("arch.pos_encodings=none: the published transformer needs positions")
     for name in arch.techniques.in_evaluations:
         raise ConfigError(f"arch.techniques.{name}: no published class has this technique")
-    settings, unlike = arch.model_dump(mode="json"), [f"arch.name={arch.name}"]
+    settings, changed = arch.model_dump(mode="json"), [f"arch.name={arch.name}"]
     if arch.num_prefix in (0, -(-arch.puzzle_emb_ndim // arch.hidden_size)):
-        settings["puzzle_emb_len"] = 0  # As many positions as the width needs.
+        settings["puzzle_emb_len"] = 0  # The published class derives it from the width.
     loss = {"loss_type": arch.loss.loss_type}
     for name, known in _CLASSES.items():
         if PUBLISHED_ARCHITECTURES[name] == arch.name:
             kept = {key: settings[key] for key in known if key in settings}
             read = _translate_arch({"name": name, **kept}, Path(CONFIG_FILE))
-            unlike = _unlike(arch, type(arch).model_validate(read | {"loss": loss}))
-            if not unlike:
+            changed = _changed(arch, type(arch).model_validate(read | {"loss": loss}))
+            if not changed:
                 (loss_name,) = PUBLISHED_LOSSES
                 return {"name": name, "loss": {"name": loss_name, **loss}, **kept}
-    raise ConfigError(f"no published class has {', '.join(unlike)}")
+    raise ConfigError(f"no published class has {', '.join(changed)}")
 
 
-def _unlike(arch: ArchConfig, read: ArchConfig) -> list[str]:
-    """Return the settings in which `arch` differs from what is `read` of its published terms."""
+def _changed(arch: ArchConfig, read: ArchConfig) -> list[str]:
+    """Return the settings of `arch` that differ from `read`, its translation there and back."""
     neutral = {"attention", "techniques", "puzzle_emb_len"}
     own, theirs = (
         dict(flatten(each.model_dump(exclude=neutral) | {"puzzle_emb_len": each.num_prefix}))
@@ -134,7 +131,7 @@ def _unlike(arch: ArchConfig, read: ArchConfig) -> list[str]:
 
 
 class PlainLoader(yaml.SafeLoader):
-    """Reads plain values, and no aliases: a few of them stand for a tree without end."""
+    """A YAML loader of plain values. It refuses aliases: a few can stand for an endless tree."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -146,23 +143,23 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.load(read_bounded(path, _MAX_CONFIG_BYTES), PlainLoader)
     except OSError as error:
-        hint = "a published checkpoint needs it beside its weights"
+        hint = "a published checkpoint needs this file beside its weights"
         raise CheckpointError(f"{path}: {error.strerror or error}; {hint}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(f"{path}: not YAML of plain values: {reason[:200]}") from None
-    return _mapping(content, path, "its content")
+    return _require_mapping(content, path, "its content")
 
 
-def _mapping(value: object, path: Path, what: str) -> dict[str, Any]:
+def _require_mapping(value: object, path: Path, what: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise CheckpointError(f"{path}: {what} is not a mapping")
     return dict(value)
 
 
-def _known(table: dict[str, Any], name: object, path: Path, what: str) -> Any:
+def _look_up(table: dict[str, Any], name: object, path: Path, what: str) -> Any:
     if isinstance(name, str) and name in table:
         return table[name]
     found = shown(repr(name), 100) if isinstance(name, str | None) else "not a name"
     known = ", ".join(table)
-    raise CheckpointError(f"{path}: {what} is {found}, which is not known here; known: {known}")
+    raise CheckpointError(f"{path}: {what} is {found}, which is unknown; known: {known}")

@@ -1,8 +1,9 @@
-"""Save a run and restore it: nothing that changes its result is left out of a checkpoint."""
+"""Save and restore a run. A checkpoint holds everything that changes the run's result."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from training.tracking import Tracker
 
 @dataclass
 class Progress:
-    """How far a run has come, see `RunState`."""
+    """The progress of a run, see `RunState`."""
 
     step: int = 0
     iteration: int = 0
@@ -31,9 +32,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunKeeper:
-    """Saves a run in its folder and restores it; all ranks call each method.
+    """Saves and restores a run. All ranks call each method.
 
-    `fingerprint` is the training data's sha256, `environment` that of this process.
+    `fingerprint` is the sha256 of the training data; `environment` describes this process.
     """
 
     run_dir: Path
@@ -44,15 +45,15 @@ class RunKeeper:
     def save(
         self, progress: Progress, tracker: Tracker | None, score: float | None, permanent: bool
     ) -> None:
-        """Write a checkpoint of everything, on rank 0, and drop the ones that need not stay.
+        """Write a checkpoint on rank 0 and prune older ones. Errors are raised on all ranks.
 
         Args:
-            tracker: of rank 0; its records are flushed first.
-            score: of the evaluation at this step, if there was one.
-            permanent: never drop this checkpoint.
+            tracker: rank 0's; its records are flushed first. None on other ranks.
+            score: the exact accuracy of the evaluation at this step, if there was one.
+            permanent: never prune this checkpoint.
         Raises:
-            CheckpointError: the disk refused. On all ranks.
-            NonFiniteError: something in it is not finite; nothing is written. On all ranks.
+            CheckpointError: the files could not be written.
+            NonFiniteError: a tensor is not finite; nothing is written.
         """
         learner, ranks = self.learner, self.learner.ranks
         ranks.mark(f"saving step {progress.step}", long=True)
@@ -77,7 +78,7 @@ class RunKeeper:
                 failure = error
             except OSError as error:
                 failure = CheckpointError(str(error))
-        # Also the barrier behind which every rank may rely on the checkpoint.
+        # Also a barrier: after it, every rank may rely on the checkpoint.
         failure = ranks.broadcast_object(failure)
         if failure is not None:
             raise failure
@@ -105,20 +106,18 @@ class RunKeeper:
                 if tensor.is_floating_point() and not tensor.isfinite().all():
                     raise NonFiniteError(
                         f"step {state.step}: {name}, for {file}, is not finite; nothing is saved. "
-                        "The checkpoints before are untouched"
+                        "Earlier checkpoints are untouched"
                     )
         tracker.sync()
-        writers = {file: tensors.tensor_writer(content) for file, content in files.items()}
+        writers = {file: partial(tensors.write_tensors, content) for file, content in files.items()}
         store.save_checkpoint(self.run_dir, state, writers)
         config = self.learner.config
         store.prune(self.run_dir, keep_last=config.keep_last, keep_best=config.keep_best)
 
     def restore(self, checkpoint: Checkpoint, say: Callable[[str], None]) -> Progress:
-        """Put a verified checkpoint, the same on all ranks, into the newly built learner: bit for
-        bit where the environment is the same. Returns how far the run is.
-
-        Raises:
-            CheckpointError: something in it does not fit this run.
+        """Load a verified checkpoint, the same on all ranks, into the newly built learner, and
+        return the run's progress. In the same environment the run then continues bit for bit.
+        Raise CheckpointError if a part of the checkpoint does not fit this run.
         """
         path, state = checkpoint.path, checkpoint.state
         learner, ranks = self.learner, self.learner.ranks
@@ -131,20 +130,20 @@ class RunKeeper:
         if learner.average and (path / EMA).exists():
             learner.average.restore(load_tensors(path / EMA), path / EMA)
         elif learner.average:
-            # Only with resume_changed=true: the run kept none so far.
+            # Only with resume_changed=true: the run had no average so far.
             learner.average.restart()
         carry = tensors.load_carry(path / CARRY, ranks, learner.carry)
         if carry is None:
-            of_another = "the saved carry belongs to another batch size or architecture"
-            say(f"{of_another}: all slots start new puzzles")
+            reason = "the saved carry belongs to another batch size or architecture"
+            say(f"{reason}: all slots start new puzzles")
         else:
             learner.carry = carry
         if learner.diagnostics and state.diagnostics:
-            with _explained(path / STATE, "diagnostics"):
+            with _checkpoint_errors(path / STATE, "diagnostics"):
                 learner.diagnostics.restore(state.diagnostics)
-        learner.seed_other_ranks(state.step)  # A rank that was not there has no state of its own.
+        learner.seed_other_ranks(state.step)  # A new rank has no saved state.
         states = load_tensors(path / RNG)
-        with _explained(path / RNG, "random state"):
+        with _checkpoint_errors(path / RNG, "random state"):
             tensors.restore_rng(states, ranks)
         changes = environment_changes(
             state.environment, self.environment, any_world_size=learner.exact
@@ -153,15 +152,15 @@ class RunKeeper:
         say(f"resumed {exactly} from {path} at step {state.step}")
         if ranks.is_main:
             store.remove_leftovers(self.run_dir)
+        now = RunState(step=state.step, config=learner.config.model_dump(mode="json"))
+        best_score = state.best_score if state.scored_on == now.scored_on else None
         seconds = state.seconds or 0.0
-        same_puzzles = state.scored_on == store.scored_on(learner.config.model_dump(mode="json"))
-        best_score = state.best_score if same_puzzles else None
         return Progress(state.step, state.iteration, state.position, best_score, seconds)
 
 
 @contextmanager
-def _explained(path: Path, what: str) -> Iterator[None]:
-    """Turn what torch and our own code raise of unfit values in a file into a CheckpointError."""
+def _checkpoint_errors(path: Path, what: str) -> Iterator[None]:
+    """Turn errors that bad values in a file cause in torch or our code into CheckpointErrors."""
     try:
         yield
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:

@@ -1,7 +1,4 @@
-"""The run's folder: its name, whether it can be written, and the checkpoint from which to go on.
-
-Imports no torch.
-"""
+"""The run's folder: its name, its creation, and the checkpoint to resume. Imports no torch."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,8 +26,8 @@ Warn = Callable[[str], None]
 
 
 def with_names(config: TrainConfig) -> TrainConfig:
-    """Fill in project, run and folder names where the user gave none: as published, the data set
-    and "ACT-torch", the architecture and a random slug, checkpoints/PROJECT/RUN with dashes.
+    """Fill in missing names as published: "DATA ACT-torch" for the project, "ARCH RANDOM-WORDS" for
+    the run, and checkpoints/PROJECT/RUN, with dashes for spaces, for the folder.
     """
     project = config.project_name or f"{Path(config.train_paths[0]).name.capitalize()} ACT-torch"
     if config.run_name is None and config.checkpoint_path is not None:
@@ -46,22 +43,18 @@ def with_names(config: TrainConfig) -> TrainConfig:
 
 
 def prepare_run_dir(run_dir: Path) -> None:
-    """Create the run's folder, whose lock then proves that it can be written.
-
-    Raises:
-        ConfigError: it cannot, or could not be found again; names the path.
-    """
+    """Create the run's folder; raise ConfigError if that fails or its name is not UTF-8."""
     try:
         str(run_dir).encode()
     except UnicodeEncodeError:
-        told = f"checkpoint_path={shown(run_dir, 300)}: the name is not UTF-8"
-        raise ConfigError(f"{told}: checkpoints could not be read there") from None
+        fault = f"checkpoint_path={shown(run_dir, 300)}: the name is not UTF-8"
+        raise ConfigError(f"{fault}: checkpoints could not be read there") from None
     with disk_errors(run_dir, ConfigError):
         run_dir.mkdir(parents=True, exist_ok=True)
 
 
 def save_config(run_dir: Path, config: TrainConfig) -> None:
-    """Write the resolved configuration into the run's folder; CheckpointError: the disk refused."""
+    """Write the resolved configuration into the run's folder, or raise CheckpointError."""
     path = run_dir / CONFIG_FILE
     with disk_errors(path, CheckpointError):
         write_atomically(path, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
@@ -70,12 +63,12 @@ def save_config(run_dir: Path, config: TrainConfig) -> None:
 def find_checkpoint(
     config: TrainConfig, run_dir: Path, facts: DataFacts, fingerprint: str, warn: Warn
 ) -> Checkpoint | None:
-    """Return the verified checkpoint from which the run goes on, or None for a new run.
+    """Return the verified checkpoint to resume, or None for a new run.
 
     Raises:
-        ConfigError: the folder holds a run that must not be mixed with this one.
-        CheckpointError: the checkpoint is damaged, or its run differs in something that changes the
-            result.
+        ConfigError: resume=never, but the folder has checkpoints.
+        CheckpointError: the checkpoint is damaged, or its run has settings or data that would
+            change the result.
     """
     store.put_back_replaced(run_dir)
     if config.resume == "never":
@@ -92,12 +85,9 @@ def find_checkpoint(
     return checkpoint
 
 
-def take_over(found: Checkpoint | None, ranks: "Ranks") -> Checkpoint | None:
-    """Return on every rank the checkpoint that rank 0 found, or None; others' are not looked at.
-
-    Raises:
-        CheckpointError: a rank sees another one at that path, or one that does not verify; raised
-            on every rank, names the rank and the file.
+def agree_on_checkpoint(found: Checkpoint | None, ranks: "Ranks") -> Checkpoint | None:
+    """Return, on every rank, the checkpoint that rank 0 found, or None if it found none. If a rank
+    sees a different or damaged checkpoint at that path, raise CheckpointError on every rank.
     """
     chosen = ranks.broadcast_object(found and (found.path, sha256(found.path / store.MANIFEST)))
     if chosen is None:
@@ -107,7 +97,7 @@ def take_over(found: Checkpoint | None, ranks: "Ranks") -> Checkpoint | None:
         try:
             found = load_checkpoint(path)
             if sha256(path / store.MANIFEST) != manifest:
-                raise CheckpointError(f"{path}: is not the one that rank 0 sees")
+                raise CheckpointError(f"{path}: differs from what rank 0 sees there")
         except (CheckpointError, OSError) as error:
             fault = f"rank {ranks.rank}: {error}"
     faults = [fault for fault in ranks.gather_objects(fault) if fault]
@@ -117,8 +107,8 @@ def take_over(found: Checkpoint | None, ranks: "Ranks") -> Checkpoint | None:
 
 
 def rename_newer(run_dir: Path, step: int) -> list[Path]:
-    """Rename the checkpoints after `step` to `abandoned_step_N`, so that they are never taken for
-    this run's newest; returns the new paths.
+    """Rename the checkpoints after `step` to `abandoned_step_N`, so that no start resumes them, and
+    return the new paths.
     """
     moved = []
     for path in (checkpoint_path(run_dir, newer) for newer in list_steps(run_dir) if newer > step):
@@ -133,7 +123,7 @@ def _require_same_run(
     state = checkpoint.state
     if state.weights_only:
         raise CheckpointError(
-            f"{checkpoint.path} holds weights only, from which no run can resume; start a new run "
+            f"{checkpoint.path} holds weights only, so no run can resume from it; start a new run "
             f"with load_checkpoint={checkpoint.path} and another checkpoint_path"
         )
     if state.facts != facts.to_dict():
@@ -143,7 +133,7 @@ def _require_same_run(
         )
     saved = in_present_terms(state.config or {}, training=True)
     with suppress(ValidationError):
-        # Completed by the defaults of settings that the version which saved it did not have.
+        # Adds defaults for settings that are newer than the checkpoint.
         saved = TrainConfig.model_validate(saved).model_dump(mode="json")
     changes = changed_keys(saved, config.model_dump(mode="json"))
     if state.data_fingerprint != fingerprint:

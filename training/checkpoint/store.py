@@ -1,10 +1,9 @@
-"""Checkpoint folders: a kill, a full disk or a power loss leaves the old one or the new one.
+"""Checkpoint folders. A kill, a full disk or a power loss leaves either the old or the new one.
 
-A checkpoint is a folder `step_N` of safetensors and JSON files with a `MANIFEST.json` (size and
-sha256 of each). It is written to a hidden folder beside its place: each file is fsynced, the
-manifest comes last, then the folder is fsynced and renamed. A folder that is to go is renamed away
-before it is deleted. Loading verifies every hash and names the file that is bad. Imports no torch:
-whether a checkpoint exists and fits is known before torch is loaded.
+A checkpoint is a folder `step_N` of safetensors and JSON files, with their sizes and sha256 in
+`MANIFEST.json`. Saving writes a hidden folder beside it, fsyncs each file (the manifest last) and
+the folder, and renames it. Removing renames the folder before deleting it. Loading verifies every
+hash and names a bad file. Imports no torch, so that a checkpoint is checked before torch is loaded.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ from runtime.text import quoted, shown
 MANIFEST = "MANIFEST.json"
 STATE = "state.json"
 MODEL = "model.safetensors"
-EMA = "ema.safetensors"  # The averaged parameters, where the run keeps an average.
+EMA = "ema.safetensors"  # Only if the run keeps a moving average.
 OPTIMIZER = "optimizer.safetensors"
 CARRY = "carry.safetensors"
 RNG = "rng.safetensors"
@@ -43,8 +42,8 @@ FileWriter = Callable[[Path], object]
 
 
 class RunState(Schema, extra="ignore"):
-    """Where a run stands, beside its tensors. All but `step` may be missing: shared weights have
-    little of it, and older versions wrote less.
+    """The state of a run apart from its tensors. All but `step` may be missing: shared weights and
+    older versions record less.
     """
 
     step: CountOrZero
@@ -52,18 +51,18 @@ class RunState(Schema, extra="ignore"):
     iteration: CountOrZero | None = None
     """iterations done (epochs between two evaluations)"""
     position: CountOrZero | None = None
-    """batches done in the present iteration"""
+    """batches done in the current iteration"""
     total_steps: CountOrZero | None = None
-    """steps that the schedule counts"""
+    """steps of the learning rate's schedule"""
     seconds: NonNegativeFloat | None = None
-    """that the process was at work to get here, over all starts"""
+    """run time so far, over all starts"""
     best_score: _Score | None = None
     score: _Score | None = None
     """exact accuracy of the evaluation at this step, if there was one"""
     permanent: StrictBool = False
-    """never to be pruned"""
+    """True: pruning keeps this checkpoint"""
     config: dict[str, Any] | None = None
-    """settings, as the run's version wrote them"""
+    """settings as the run's version of the code wrote them"""
     facts: dict[str, Any] | None = None
     data_fingerprint: _Text | None = None
     """sha256 of the training data"""
@@ -72,26 +71,22 @@ class RunState(Schema, extra="ignore"):
     wandb_id: _Text | None = None
     mlflow_id: _Text | None = None
     weights_only: StrictBool = False
-    """without optimizer and position, as on the Hub; no run can go on from it"""
+    """True: without optimizer and position, as on the Hub; no run can resume from it"""
 
     @property
     def scored_on(self) -> str:
-        """What stands for the puzzles of `score`: a run may be resumed with others."""
-        return scored_on(self.config or {})
+        """The puzzles that gave `score`, as text; they may change when a run is resumed."""
+        config = self.config or {}
+        return f"{config.get('eval_split', 'test')} {config.get('data_paths_test')}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was given, ready for `state.json`."""
+        """Return the given fields for `state.json`."""
         return self.model_dump(exclude_unset=True)
-
-
-def scored_on(config: Mapping[str, Any]) -> str:
-    """Return what stands for the puzzles on which a run with these settings is scored."""
-    return f"{config.get('eval_split', 'test')} {config.get('data_paths_test')}"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint: its folder `step_N`, and the content of its `state.json`."""
+    """A verified checkpoint: its folder `step_N` and the content of its `state.json`."""
 
     path: Path
     state: RunState
@@ -107,15 +102,13 @@ def checkpoint_path(run_dir: Path, step: int) -> Path:
 
 
 def save_checkpoint(run_dir: Path, state: RunState, files: Mapping[str, FileWriter]) -> Path:
-    """Write checkpoint `step_N`, N of `state`, in one indivisible move.
+    """Write the checkpoint of `state.step` atomically, and return its folder.
 
     Args:
-        run_dir: the run's folder; exists.
-        files: for each further file its name and a function that writes it to a path.
-    Returns:
-        the new folder.
+        run_dir: the run's existing folder.
+        files: for each file except `state.json`, its name and a function that writes it to a path.
     Raises:
-        CheckpointError: the disk refused; nothing is left behind, older checkpoints are untouched.
+        CheckpointError: writing failed; nothing is left behind, older checkpoints are untouched.
     """
     final = checkpoint_path(run_dir, state.step)
     temporary = run_dir / f".{final.name}.tmp"
@@ -136,16 +129,14 @@ def save_checkpoint(run_dir: Path, state: RunState, files: Mapping[str, FileWrit
         message = f"{final}: could not be saved: {error}; older checkpoints are untouched"
         raise CheckpointError(message) from error
     finally:
-        # Half a checkpoint, or the one that was replaced: what cannot be deleted is a leftover.
+        # Half a checkpoint, or the replaced one. `remove_leftovers` tries again.
         shutil.rmtree(temporary, ignore_errors=True)
     return final
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Rename a checkpoint away, then delete it: a kill leaves no half checkpoint under a good name.
-
-    Raises:
-        CheckpointError: the disk refused; the other checkpoints are untouched.
+    """Rename a checkpoint, then delete it: a kill leaves no half checkpoint under a good name.
+    Raise CheckpointError if that fails; other checkpoints are untouched.
     """
     renamed = path.with_name(f".{path.name}.old")
     try:
@@ -158,7 +149,7 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def put_back_replaced(run_dir: Path) -> None:
-    """Rename back what a killed save had moved away; CheckpointError: the disk refused."""
+    """Rename back checkpoints that a killed save moved away, or raise CheckpointError."""
     for step in _moved_away(run_dir):
         final = checkpoint_path(run_dir, step)
         with disk_errors(final, CheckpointError):
@@ -166,7 +157,7 @@ def put_back_replaced(run_dir: Path) -> None:
 
 
 def remove_leftovers(run_dir: Path) -> None:
-    """Delete what killed saves and removals left in a run's folder, where it can be deleted."""
+    """Delete the leftovers of killed saves and removals in a run's folder, as far as possible."""
     for pattern in (".step_*.tmp", ".step_*.old", _REPLACED):
         for path in run_dir.glob(pattern):
             with contextlib.suppress(OSError):
@@ -174,7 +165,7 @@ def remove_leftovers(run_dir: Path) -> None:
 
 
 def list_steps(run_dir: Path) -> list[int]:
-    """Return the steps of the checkpoints in a run's folder, good or not, ascending."""
+    """Return the steps of all checkpoints in a run's folder, damaged ones too, ascending."""
     if not run_dir.is_dir():
         return []
     matches = (_STEP_FOLDER.fullmatch(path.name) for path in run_dir.iterdir() if path.is_dir())
@@ -198,22 +189,20 @@ def load_checkpoint(path: Path) -> Checkpoint:
         with disk_errors(path / name, CheckpointError):
             _verify(path, name, entry)
     for file in present:
-        # Hidden files (.DS_Store, .nfs...) come from elsewhere and are never read.
+        # Hidden files (.DS_Store, .nfs...) are not ours and are never read.
         if file.name not in (*entries, MANIFEST) and not file.name.startswith("."):
             raise CheckpointError(f"{file}: is not in {MANIFEST}")
     state = _read_state(path)
     match = _STEP_FOLDER.fullmatch(path.name)
     if match and int(match[1]) != state.step:
-        raise CheckpointError(f"{path / STATE}: is of step {state.step}, not of {path.name}")
+        raise CheckpointError(f"{path / STATE}: step {state.step} in the folder {path.name}")
     return Checkpoint(path, state)
 
 
 def newest_good(run_dir: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """Return the newest checkpoint that verifies, warning of each newer one that does not; None
-    without any. One that a killed save had moved away counts.
-
-    Raises:
-        CheckpointError: there are checkpoints but none is good.
+    """Return the newest good checkpoint, or None if the folder has none at all. Warn of each newer
+    one that is damaged; raise CheckpointError if all are. Checkpoints that a killed save moved away
+    count too.
     """
     failures = []
     found = _moved_away(run_dir) | {n: checkpoint_path(run_dir, n) for n in list_steps(run_dir)}
@@ -221,20 +210,19 @@ def newest_good(run_dir: Path, warn: Callable[[str], None]) -> Checkpoint | None
         try:
             return load_checkpoint(path)
         except CheckpointError as error:
-            if path.is_dir():  # A run at work removes checkpoints.
+            if path.is_dir():  # Otherwise the run has pruned it meanwhile.
                 failures.append(str(error))
                 warn(f"skipping a damaged checkpoint: {error}")
     if failures:
-        raise CheckpointError(f"{run_dir}: no good checkpoint is left: {failures[0]}")
+        raise CheckpointError(f"{run_dir}: all checkpoints are damaged: {failures[0]}")
     return None
 
 
 def prune(run_dir: Path, *, keep_last: int, keep_best: int) -> None:
-    """Delete the checkpoints that neither are permanent nor among the last or the best.
+    """Delete all checkpoints but the last, the best and the permanent ones.
 
-    `state.json` says whether a checkpoint is permanent and, in `score`, how good its evaluation was
-    (higher is better); scores are compared with those on the same puzzles. A checkpoint whose state
-    cannot be read is left for people to look at.
+    The best have the highest `score`, compared only among scores on the same puzzles. A checkpoint
+    with an unreadable `state.json` stays, for people to look at.
     """
     states = {}
     for step in list_steps(run_dir):
@@ -253,7 +241,7 @@ def prune(run_dir: Path, *, keep_last: int, keep_best: int) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of bounded size; CheckpointError names a file that is none."""
+    """Read a JSON object of bounded size; raise CheckpointError if the file holds none."""
     try:
         with disk_errors(path, CheckpointError):
             content = json.loads(read_bounded(path, _MAX_JSON_BYTES))
@@ -265,7 +253,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_state(content: Mapping[str, Any], source: Path) -> RunState:
-    """Check what was read from `source`; CheckpointError names it, the key and the value."""
+    """Check a state read from `source`; raise CheckpointError with the bad key and value."""
     try:
         return RunState.model_validate({"step": None} | dict(content))
     except ValidationError as error:
@@ -274,7 +262,7 @@ def parse_state(content: Mapping[str, Any], source: Path) -> RunState:
     raise CheckpointError(f"{source}: {fault['loc'][0]} is {quoted(fault['input'])}, {expected}")
 
 
-_Size = Annotated[int, Field(strict=True, ge=1, lt=2**31)]  # What data sets may say.
+_Size = Annotated[int, Field(strict=True, ge=1, lt=2**31)]  # The limits of data sets.
 
 
 class _Facts(Schema, extra="ignore"):
@@ -285,7 +273,7 @@ class _Facts(Schema, extra="ignore"):
 
 
 def read_facts(recorded: object) -> DataFacts | None:
-    """Return recorded facts of a data set, None where these are none."""
+    """Return the recorded facts of a data set, or None if they are not valid."""
     try:
         return DataFacts(**dict(_Facts.model_validate(recorded)))
     except ValidationError:

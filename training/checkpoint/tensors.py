@@ -1,4 +1,4 @@
-"""What a run is made of as tensors by name: to be written, read, and put back."""
+"""The parts of a run as named tensors: collect, write, read and restore them."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ _PUZZLE_TABLE = "model.inner.puzzle_emb.weights"
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return weights and persistent buffers by published key, on the CPU."""
+    """Return the weights and persistent buffers on the CPU, by published key."""
     return {
         name.removeprefix(COMPILED_PREFIX): value.detach().cpu().contiguous()
         for name, value in model.state_dict().items()
@@ -32,7 +32,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def optimizer_tensors(optimizer: Optimizer | None, groups: list[ParamGroup]) -> dict[str, Tensor]:
-    """Return the optimizer's state by `PARAMETER.QUANTITY`, on the CPU; {} before step 1."""
+    """Return the optimizer's state on the CPU, by `PARAMETER.QUANTITY`; {} before step 1."""
     if optimizer is None:
         return {}
     return {
@@ -46,7 +46,7 @@ def optimizer_tensors(optimizer: Optimizer | None, groups: list[ParamGroup]) -> 
 def restore_optimizer(
     optimizer: Optimizer | None, groups: list[ParamGroup], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Put back what `optimizer_tensors` returned; CheckpointError: it does not fit."""
+    """Restore the result of `optimizer_tensors`; raise CheckpointError if it does not fit."""
     own = {name: parameter for group in groups for name, parameter in group.params.items()}
     saved = {key.rpartition(".")[0] for key in tensors}
     if unknown := saved - own.keys():
@@ -62,20 +62,20 @@ def restore_optimizer(
         if value.ndim and shape != expected:
             raise CheckpointError(f"optimizer state {key} has shape {shape}, not {expected}")
         kept = optimizer.state[own[name]]
-        if quantity in kept:  # The optimizer may have joined it with others.
+        if quantity in kept:  # It may be a view of a tensor that several parameters share.
             kept[quantity].copy_(value)
-        else:  # A copy, because what safetensors reads is mapped from the file.
+        else:  # A copy, because safetensors maps its tensors from the file.
             kept[quantity] = value.to(own[name].device, copy=True)
 
 
 def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Load weights by key; CheckpointError: as `require_fit`."""
+    """Load weights into a model, or raise CheckpointError like `require_fit`."""
     require_fit(model, tensors, source)
     model.load_state_dict(dict(tensors))
 
 
 def require_fit(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Raise CheckpointError, which lists missing and unknown keys and other shapes, if any."""
+    """Raise CheckpointError with the keys that are missing, unknown or of another shape, if any."""
     own = model.state_dict()
     faults = [f"{key} is missing" for key in own.keys() - tensors.keys()]
     faults += [f"{key} is unknown to this model" for key in tensors.keys() - own.keys()]
@@ -86,22 +86,20 @@ def require_fit(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -
     ]
     if faults:
         faults.sort()
-        told = faults[:_MAX_FAULTS] + [f"and {len(faults)} in all"] * (len(faults) > _MAX_FAULTS)
-        raise CheckpointError(f"{source} does not fit the model: {'; '.join(told)}")
+        first = faults[:_MAX_FAULTS] + [f"and {len(faults)} in all"] * (len(faults) > _MAX_FAULTS)
+        raise CheckpointError(f"{source} does not fit the model: {'; '.join(first)}")
 
 
 def load_weights(path: Path, *, averaged: bool = True) -> dict[str, Tensor]:
-    """Read model weights from a checkpoint of ours or a published `step_N` file.
-
-    Published files are pickles, and are never unpickled: see `training.checkpoint.archive`.
+    """Return a checkpoint's weights by key, without the prefix that torch.compile adds.
 
     Args:
-        averaged: take the moving average where the checkpoint has one, which is what it was
-            evaluated with and what a published file of TRM's holds; otherwise the last step's.
-    Returns:
-        tensors by key, without the prefix that torch.compile adds.
+        path: a checkpoint of ours, or a published `step_N` file (a pickle, which is never
+            unpickled: see `training.checkpoint.archive`).
+        averaged: return the moving average if there is one, as evaluations use it; otherwise the
+            weights of the last step. TRM's published files hold only the average.
     Raises:
-        CheckpointError: missing, damaged, or not a state dict.
+        CheckpointError: the checkpoint is missing, damaged, or not a state dict.
     """
     if path.is_dir():
         tensors = load_tensors(load_checkpoint(path).path / MODEL)
@@ -118,13 +116,10 @@ def load_weights(path: Path, *, averaged: bool = True) -> dict[str, Tensor]:
 
 
 def load_start_weights(model: ACTLossHead, path: Path, warn: Callable[[str], None]) -> None:
-    """Start a model from trained weights; nothing else of the checkpoint is used.
+    """Load trained weights into a new run's model, or raise CheckpointError like `require_fit`.
 
-    A puzzle embedding of another size knows other puzzles: every row starts as the mean of the old
-    ones, with a warning.
-
-    Raises:
-        CheckpointError: lists the keys that are missing, unknown or of another shape.
+    If the puzzle embeddings differ in size, the puzzles differ too: all rows then start at the mean
+    of the trained rows, with a warning.
     """
     tensors = load_weights(path)
     embedding, old = model.puzzle_embedding, tensors.get(_PUZZLE_TABLE)
@@ -138,14 +133,14 @@ def load_start_weights(model: ACTLossHead, path: Path, warn: Callable[[str], Non
 
 
 def gather_carry(carry: ACTCarry, ranks: Ranks) -> dict[str, Tensor]:
-    """Return the carry of all ranks in global row order; {} on ranks other than the first."""
+    """Return the carry of all ranks in global row order on rank 0, and {} on other ranks."""
     rows = {name: ranks.gather_rows(value) for name, value in carry.tensors().items()}
     return {name: value for name, value in rows.items() if value is not None}
 
 
 def load_carry(path: Path, ranks: Ranks, template: ACTCarry) -> ACTCarry | None:
-    """Read this rank's rows of a saved carry, for any number of ranks; None when it belongs to
-    another global batch size or architecture.
+    """Return this rank's rows of a carry that any number of ranks saved; None if its batch size or
+    architecture differ from `template`, this rank's carry.
     """
     saved, wanted, rows = load_tensors(path), template.tensors(), len(template.steps)
     found = {name: (value.dtype, value.shape) for name, value in saved.items()}
@@ -156,15 +151,14 @@ def load_carry(path: Path, ranks: Ranks, template: ACTCarry) -> ACTCarry | None:
     if found != of_all:
         return None
     own = slice(ranks.rank * rows, (ranks.rank + 1) * rows)
-    # Copies, because what safetensors reads is mapped from the file.
+    # Copies, because safetensors maps its tensors from the file.
     parts = {name: saved[name][own].to(like.device, copy=True) for name, like in wanted.items()}
     return ACTCarry.from_tensors(parts)
 
 
 def gather_rng(ranks: Ranks, *, same_on_all: bool = False) -> dict[str, Tensor]:
-    """Return torch's random states of all ranks, from which dropout and a user's modules draw.
-
-    With `same_on_all` one state stands for all ranks, however many there will be.
+    """Return torch's random states of all ranks, used by dropout and users' modules. With
+    `same_on_all`, return one state that is valid for any number of ranks.
     """
     states = {"cpu": torch.get_rng_state()}
     if ranks.device.type == "cuda":
@@ -180,7 +174,7 @@ def gather_rng(ranks: Ranks, *, same_on_all: bool = False) -> dict[str, Tensor]:
 
 
 def restore_rng(tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
-    """Put back this rank's random states, where the checkpoint has them."""
+    """Restore this rank's random states, if the checkpoint has them."""
     for owner in (_ALL_RANKS, f"rank{ranks.rank}"):
         if (state := tensors.get(f"{owner}.cpu")) is not None:
             torch.set_rng_state(state)
@@ -189,20 +183,16 @@ def restore_rng(tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file onto the CPU; CheckpointError: it is missing or none."""
+    """Read a safetensors file onto the CPU; raise CheckpointError if it is missing or damaged."""
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: {error}") from None
 
 
-def tensor_writer(tensors: dict[str, Tensor]) -> Callable[[Path], None]:
-    """Return a function that writes tensors as safetensors to a path, or raises OSError."""
-
-    def write(path: Path) -> None:
-        try:
-            save_file(tensors, path)
-        except SafetensorError as error:  # Its way of saying that the disk is full.
-            raise OSError(str(error)) from error
-
-    return write
+def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write tensors to a safetensors file, or raise OSError."""
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # For example, if the disk is full.
+        raise OSError(str(error)) from error

@@ -1,6 +1,5 @@
-"""A trained model on disk, ours or a published one: found and checked without torch, then built.
-
-`evaluate.py` and `scripts/solve.py` start here; neither needs the training set or an optimizer.
+"""Trained models on disk, ours and published ones: find and check them without torch, then load
+them. `evaluate.py` and `scripts/solve.py` start here, without a training set or an optimizer.
 """
 
 import re
@@ -33,8 +32,8 @@ _STEP_NAME = re.compile(r"step_(\d+)")
 
 
 class RecordedRun(DataSettings, extra="ignore"):
-    """What evaluation needs of a recorded `TrainConfig`; the other settings may be of any version,
-    the architecture must be known in full.
+    """The settings of a recorded run that evaluation needs. The architecture must be valid; other
+    settings may be of any version.
     """
 
     arch: ArchConfig
@@ -47,7 +46,7 @@ class RecordedRun(DataSettings, extra="ignore"):
 
 
 def _without_commands(data: DataConfig) -> DataConfig:
-    """Drop how data that are not ours are built: it would be shown to people as our advice."""
+    """Drop a stranger's build command, which messages would show as our advice."""
     from training.config.source import CONFIG_DIR
 
     is_ours = data.name in {path.stem for path in (CONFIG_DIR / "data").glob("*.yaml")}
@@ -57,14 +56,14 @@ def _without_commands(data: DataConfig) -> DataConfig:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """Weights on disk with the run that made them.
+    """Weights on disk and the settings of their run.
 
     Attributes:
         weights: a checkpoint's folder, or a published file.
-        facts: of the data that it was trained on; None where a published file does not say.
-        step: optimizer steps done; None where the file's name does not say.
-        settings: the recorded configuration as it was written, by whatever version.
-        origin: the address on the Hub, with the commit, that it was fetched from; None: it was not.
+        facts: the facts of its training data; None if a published file does not record them.
+        step: optimizer steps done; None if the file's name does not tell.
+        settings: the recorded configuration, as its version of the code wrote it.
+        origin: the address with its commit if it comes from the Hub, else None.
     """
 
     weights: Path
@@ -89,22 +88,22 @@ class TrainedModel:
 
     @property
     def may_halt(self) -> bool:
-        """Whether a head may say when a puzzle is done; of auxiliary ones only the model tells."""
+        """Whether a head may halt. Only the built model knows whether an auxiliary head does."""
         heads = self.run.arch.heads
         return heads.q is not None or bool(heads.auxiliary)
 
     def require_fit(self, data: DataFacts, source: str, known: DataFacts | None = None) -> None:
-        """Raise CheckpointError when the model, trained on `known` or the recorded facts if there
-        are some, cannot read `data`; `source` names those.
+        """Raise CheckpointError if the model cannot read `data`, which `source` names. `known`
+        replaces the recorded facts of the training data.
         """
         facts, arch = known or self.facts or data, self.run.arch
-        # With fewer puzzle identifiers in the data, the other rows of the table are not needed.
+        # Data with fewer puzzle identifiers leave rows of the puzzle embedding unused.
         too_many = facts.num_puzzle_identifiers < data.num_puzzle_identifiers
         names = ["vocab_size", "seq_len"]
         names += ["num_puzzle_identifiers"] if arch.puzzle_emb_ndim and too_many else []
         values = [(name, getattr(facts, name), getattr(data, name)) for name in names]
         faults = [f"{name} {own}, not {found}" for name, own, found in values if own != found]
-        # A field that the data lack is missed where it is read.
+        # If the data lack a field, its reader raises an error later.
         faults += [
             f"the field {name} of shape {facts.fields.get(name)}, not {data.fields[name]}"
             for name in arch.heads.fields.values()
@@ -123,12 +122,12 @@ class TrainedModel:
         *,
         averaged: bool = True,
     ) -> "ACTLossHead":
-        """Build the model and load its weights, on `device` in evaluation mode; loads torch.
+        """Return the model with its weights on `device`, in evaluation mode. Imports torch.
 
         Args:
-            arch: that of the run, or one that differs in nothing that has weights.
-            data: of the data to be read; `source` names those.
-            averaged: take the moving average where there is one.
+            arch: the run's architecture, or one with the same weights.
+            data: the facts of the data to evaluate on; `source` names them in messages.
+            averaged: load the moving average if there is one.
         Raises:
             CheckpointError: the weights are damaged, or do not fit the architecture or the data.
             ConfigError: `arch.attention` cannot run on `device`.
@@ -144,14 +143,14 @@ class TrainedModel:
         tensors = load_weights(self.weights, averaged=averaged)
         facts = self.facts
         if facts is None:
-            # Published trainers did not write down how many puzzles the table is for.
+            # Published trainers do not record the number of puzzles.
             table = tensors.get("model.inner.puzzle_emb.weights")
             rows = len(table) if table is not None and table.ndim else 1
             facts = replace(data, num_puzzle_identifiers=rows)
         facts = replace(facts, kind=data.kind or facts.kind)
         self.require_fit(data, source, facts)
         with torch.device("meta"):
-            # Takes no memory: the configuration may ask for any size.
+            # Takes no memory, whatever size the configuration asks for.
             planned = build_model(arch, facts)
         require_fit(planned, tensors, self.weights)
         require_room(planned, self.weights)
@@ -161,37 +160,37 @@ class TrainedModel:
 
 
 def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
-    """Find the model at `path` and verify what can be verified without torch.
+    """Find the model at `path`, and check all that can be checked without torch.
 
     Args:
-        path: a run's folder (its newest good checkpoint; of a published run its newest `step_N`
-            file, or the file `checkpoint`), a checkpoint's folder or a published file `step_N`; or
-            the address of a run's folder elsewhere, such as hf://OWNER/NAME[@REVISION].
-        warn: told of damaged checkpoints that were passed over.
+        path: a checkpoint's folder, a published `step_N` file, or a run's folder, which stands for
+            its newest good checkpoint (in a published run: for its newest `step_N` file or the file
+            `checkpoint`). Also an address like hf://OWNER/NAME[@REVISION].
+        warn: called with a message for each damaged checkpoint that is skipped.
     Raises:
-        CheckpointError: names the file that is missing, damaged, or of an unknown kind.
+        CheckpointError: a file is missing, damaged, or of an unknown kind; names it.
     """
     found, origin = _find(path, warn)
     if isinstance(found, store.Checkpoint):
         source = found.path / store.STATE
         facts, settings = read_facts(found.state.facts), found.state.config
         if facts is None:
-            raise CheckpointError(f"{source}: does not say what data the model was trained on")
+            raise CheckpointError(f"{source}: has no valid facts of the training data")
         if settings is None:
             raise CheckpointError(f"{source}: has no configuration")
-        run = _recorded(settings, source)
+        run = _validate_recorded(settings, source)
         return TrainedModel(found.path, run, facts, found.step, settings, origin)
     settings = read_published_config(found)
     facts = read_facts(settings.pop(FACTS_KEY, None))
-    run = _recorded(settings, found.parent / CONFIG_FILE)
+    run = _validate_recorded(settings, found.parent / CONFIG_FILE)
     named = _STEP_NAME.fullmatch(found.name.removesuffix("_ema"))
     step = int(named[1]) if named else None
     return TrainedModel(found, run, facts, step, settings, origin)
 
 
 def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
-    """Return the checkpoint's folder or the published file that `load_checkpoint` names, as
-    `find_trained_model` does, but needs no configuration beside the weights.
+    """Return the checkpoint's folder or published file at `path`, the setting `load_checkpoint`. It
+    may be given as in `find_trained_model`, but needs no configuration beside the weights.
     """
     try:
         found, _ = _find(path, warn)
@@ -201,8 +200,8 @@ def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
 
 
 def _find(path: Path, warn: Callable[[str], None]) -> tuple[store.Checkpoint | Path, str | None]:
-    """Return a verified checkpoint of ours, or a published file; of one that was fetched from
-    elsewhere also its address with the version.
+    """Return a verified checkpoint of ours or a published file, and its origin (see
+    `TrainedModel`).
     """
     address, origin = parse_address(path), None
     if address is not None:
@@ -212,7 +211,7 @@ def _find(path: Path, warn: Callable[[str], None]) -> tuple[store.Checkpoint | P
             return path, origin
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such checkpoint or run folder")
-        # A run's folder may have the name of a checkpoint, too.
+        # A run's folder may also be named like a checkpoint.
         named = _STEP_NAME.fullmatch(path.name) and not store.list_steps(path)
         if (path / store.MANIFEST).exists() or named:
             return store.load_checkpoint(path), origin
@@ -227,12 +226,12 @@ def _find(path: Path, warn: Callable[[str], None]) -> tuple[store.Checkpoint | P
 def _newest_published(folder: Path) -> Path | None:
     named = ((_STEP_NAME.fullmatch(path.name), path) for path in folder.iterdir() if path.is_file())
     steps = {int(match[1]): path for match, path in named if match}
-    # The checkpoints that HRM's authors shared have this name.
+    # HRM's authors gave their shared checkpoints this name.
     shared = folder / "checkpoint"
     return steps[max(steps)] if steps else shared if shared.is_file() else None
 
 
-def _recorded(config: dict[str, Any], source: Path) -> RecordedRun:
+def _validate_recorded(config: dict[str, Any], source: Path) -> RecordedRun:
     try:
         return validate(RecordedRun, in_present_terms(config, training=False))
     except ConfigError as error:

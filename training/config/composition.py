@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from runtime.errors import ConfigError
-from runtime.registry import IMPORTED
+from runtime.registry import PLUGINS
 from runtime.schema import Schema
 from runtime.text import shown
 from training.config.explain import SchemaT, validate
@@ -139,7 +139,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
     ConfigError when it names plug-ins that have not been imported.
     """
     content: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    if not_imported := [name for name in content.get("plugins") or () if name not in IMPORTED]:
+    if not_imported := [name for name in content.get("plugins") or () if name not in PLUGINS]:
         raise ConfigError(
             f"plugins={shown(not_imported)}: name them on the command line, in the file of "
             "experiment= or in that of --config-name: elsewhere it is too late"

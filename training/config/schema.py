@@ -11,7 +11,7 @@ from models import former
 from models.architectures import ArchConfig
 from models.config import OutputField
 from runtime.errors import ConfigError
-from runtime.registry import IMPORTED, Registry, imported
+from runtime.registry import PLUGINS, Registry, imported
 from runtime.schema import (
     Count,
     CountOrZero,
@@ -142,7 +142,7 @@ class DataConfig(Schema):
     def how_to_build(self) -> str:
         """The command that builds the set, if it has a builder."""
         settings = f"data={self.name} {shlex.quote(f'data.path={self.path}')}"
-        settings += f" plugins=[{','.join(IMPORTED)}]" if IMPORTED else ""
+        settings += f" plugins=[{','.join(PLUGINS)}]" if PLUGINS else ""
         return f"python scripts/build_dataset.py {settings}"
 
 

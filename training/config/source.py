@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from runtime.errors import ConfigError
-from runtime.registry import ADDED, import_plugins
+from runtime.registry import PLUGIN_PARTS, import_plugins
 from runtime.text import shown
 from training.config.schema import flatten
 
@@ -184,7 +184,7 @@ def _modules(named: Any) -> list[str]:
 
 def _register_parts(source: Source) -> None:
     """Add the choices of plug-ins that have no file, with the defaults of their schemas."""
-    for registry, name in ADDED:
+    for registry, name in PLUGIN_PARTS:
         group = registry.group
         file = group and source.find(f"{group}/{name}")
         if file and file.is_relative_to(CONFIG_DIR):

@@ -153,7 +153,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
     ),
     "explain_nothing": (
         "values of a checkpoint that do not fit not told as an error of its file",
-        {"training.checkpoint.run._explained": lambda *told: contextlib.nullcontext()},
+        {"training.checkpoint.run._checkpoint_errors": lambda *told: contextlib.nullcontext()},
     ),
     "hash_not_compared": (
         "hashes of data files not compared",

@@ -1,4 +1,4 @@
-"""What is compiled follows from settings and hardware, and is said."""
+"""Settings and hardware decide whether a model is compiled; the reason is given."""
 
 import os
 import platform
@@ -22,7 +22,7 @@ from runtime.compiler import (
 
 @pytest.fixture
 def has_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with all that compiling takes, whatever this one has."""
+    """Pretend that this machine has everything to compile with."""
     monkeypatch.setattr(compiler, "missing_for_compiling", lambda device: None)
     monkeypatch.setattr(compiler, "_compiler_serves_this_cpu", lambda: True)
 
@@ -31,7 +31,7 @@ def has_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     ("setting", "form"), [("block", "block"), ("model", "model"), (True, "model"), (False, False)]
 )
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_setting_says_what_is_compiled(
+def test_a_setting_names_the_part_to_compile(
     has_compiler: None, setting: Any, form: Any, device: str
 ) -> None:
     for saved in (None, False, "block", "model"):
@@ -39,7 +39,7 @@ def test_a_setting_says_what_is_compiled(
         assert choice == (form, f"compile={setting}".lower())
 
 
-def test_auto_goes_by_the_length_of_the_run(has_compiler: None) -> None:
+def test_auto_compiles_long_runs(has_compiler: None) -> None:
     def choose(operations: float, device: str = "cpu", **saved: Any) -> Any:
         return choose_compiling("auto", device, operations=lambda: operations, **saved).form
 
@@ -60,7 +60,7 @@ def test_without_a_compiler_or_python_s_headers_nothing_is_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, language: str, variable: str
 ) -> None:
     for each in ("CC", "CXX"):
-        monkeypatch.setenv(each, sys.executable)  # A program that is there.
+        monkeypatch.setenv(each, sys.executable)  # Any existing program.
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     assert "python3-dev" in str(choose_compiling("block", device))
     (tmp_path / "Python.h").touch()
@@ -68,7 +68,9 @@ def test_without_a_compiler_or_python_s_headers_nothing_is_compiled(
     monkeypatch.setenv(variable, str(tmp_path / "none"))
     for setting in ("auto", "block", "model", True):
         choice = choose_compiling(setting, device, operations=lambda: 1e30)
-        named = f"there is no {language} compiler ({tmp_path / 'none'}; {variable} names another)"
+        named = (
+            f"there is no {language} compiler ({tmp_path / 'none'}; set {variable} to use another)"
+        )
         assert str(choice) == f"nothing is compiled: {named}"
     assert choose_compiling("auto", device, saved="block").form is False
     monkeypatch.delenv(variable)
@@ -76,7 +78,7 @@ def test_without_a_compiler_or_python_s_headers_nothing_is_compiled(
     assert ("gcc or clang" in str(choose_compiling(True, device))) == (device == "cuda")
 
 
-def test_code_stays_in_the_user_s_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_code_is_kept_in_the_user_s_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = code_folder()
     assert folder is not None
@@ -90,7 +92,7 @@ def test_code_stays_in_the_user_s_cache(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [None, "mine"])
-def test_torch_s_compiler_is_told(own: str | None, tmp_path: Path) -> None:
+def test_prepare_compiler_sets_torch_s_options(own: str | None, tmp_path: Path) -> None:
     code = (
         "from runtime.compiler import prepare_compiler; prepare_compiler();"
         "from torch._inductor.runtime.cache_dir_utils import cache_dir; print(cache_dir());"
@@ -106,15 +108,15 @@ def test_torch_s_compiler_is_told(own: str | None, tmp_path: Path) -> None:
     assert (Path(folder).parent, deterministic) == (expected, "True")
 
 
-def test_a_model_that_cannot_be_counted_stays_as_it_is(has_compiler: None) -> None:
+def test_a_model_without_countable_operations_is_not_compiled(has_compiler: None) -> None:
     def operations() -> float:
         return torch.zeros(2, device="meta").sum().item()
 
     choice = choose_compiling("auto", "cpu", operations=operations)
-    assert choice == (False, "the operations of its model cannot be counted")
+    assert choice == (False, "the model's operations cannot be counted")
 
 
-def test_what_compiles_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiler_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", sys.executable)
     assert describe_compiler("cpu") == f"Python {platform.python_version()}, deterministic=True"
     monkeypatch.setenv("CXX", "no-such-compiler")

@@ -1,4 +1,4 @@
-"""Device and number format, decided once."""
+"""The choice of device and number format."""
 
 import pytest
 import torch
@@ -6,12 +6,17 @@ from torch import Tensor
 
 from models import layers
 from runtime import device as device_module
-from runtime.device import ask_for_equal_bits, prepare_host, resolve_device, resolve_dtype
+from runtime.device import (
+    prepare_host,
+    require_deterministic_algorithms,
+    resolve_device,
+    resolve_dtype,
+)
 from runtime.errors import ConfigError
 
 
 @pytest.mark.parametrize("has_cuda", [True, False])
-def test_auto_is_the_device_at_hand(monkeypatch: pytest.MonkeyPatch, has_cuda: bool) -> None:
+def test_auto_is_cuda_if_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch, has_cuda: bool) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
     assert resolve_device("cpu") == "cpu"
     assert resolve_device("auto") == ("cuda" if has_cuda else "cpu")
@@ -41,7 +46,7 @@ def test_bfloat16_needs_the_hardware_for_it(
         resolve_dtype("float16", "cpu")
 
 
-def test_attention_is_asked_for_equal_bits_where_all_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_is_deterministic_if_everything_is(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, **options: bool) -> Tensor:
@@ -52,7 +57,7 @@ def test_attention_is_asked_for_equal_bits_where_all_is(monkeypatch: pytest.Monk
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     q = torch.zeros(1, 2, 1, 4)
     layers.attend(q, q, q, "fa2")
-    ask_for_equal_bits()
+    require_deterministic_algorithms()
     layers.attend(q, q, q, "fa2")
     assert asked == [False, True]
     with pytest.raises(RuntimeError, match="deterministic"):
@@ -65,5 +70,5 @@ def test_threads_are_set_when_asked_for_and_denormal_numbers_flushed() -> None:
     assert torch.get_num_threads() == 1
     prepare_host(2)
     assert torch.get_num_threads() == 2
-    # On a processor that can; the others keep them, and are right all the same.
+    # Processors that cannot flush denormal numbers keep them.
     assert torch.tensor([1e-39]).mul(0.5).item() == 0.0 or not torch.set_flush_denormal(True)

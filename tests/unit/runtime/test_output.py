@@ -23,7 +23,7 @@ class Broken(io.StringIO):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE, errno.EIO])
-def test_what_cannot_be_written_is_dropped_and_told_once(
+def test_unwritable_text_is_dropped_with_one_warning(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     broken, errors = Broken(number), io.StringIO()
@@ -31,9 +31,9 @@ def test_what_cannot_be_written_is_dropped_and_told_once(
     monkeypatch.setattr(sys, "stderr", errors)
     for _ in range(3):
         sys.stdout.write("for people\n")
-    told = f"standard output cannot be written: {os.strerror(number)}"
-    # `| head` is nothing to complain of.
-    assert errors.getvalue() == ("" if number == errno.EPIPE else f"warning: {told}\n")
+    warning = f"warning: standard output cannot be written: {os.strerror(number)}\n"
+    # A closed pipe, as with `| head`, needs no warning.
+    assert errors.getvalue() == ("" if number == errno.EPIPE else warning)
     broken.error = None
     sys.stdout.write("there is room again\n")
     assert broken.getvalue() == "there is room again\n"
@@ -54,7 +54,7 @@ with open(sys.argv[1], "w") as file:
 
 
 @pytest.mark.parametrize("shell", [">&- 2>&-", ">&-", "> /dev/full 2>&1", "| true"])
-def test_a_process_ends_well_wherever_its_output_goes(
+def test_a_process_succeeds_wherever_its_output_goes(
     tmp_path_factory: pytest.TempPathFactory, shell: str
 ) -> None:
     result = tmp_path_factory.mktemp("out") / "result"
@@ -64,4 +64,4 @@ def test_a_process_ends_well_wherever_its_output_goes(
     ended = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr
-    assert result.read_text() == "True"  # No file got the number of a stream.
+    assert result.read_text() == "True"  # No file received the number of a closed stream.

@@ -1,4 +1,4 @@
-"""What ranks leave behind for their launcher, and how they are stopped."""
+"""The exit codes that ranks leave for their launcher, and stops by SIGTERM."""
 
 import os
 import signal
@@ -11,9 +11,9 @@ from runtime.errors import Preempted
 from runtime.process import (
     EXIT_CODES_FOLDER,
     common_exit_code,
+    delay_sigterm,
     note_start,
     preempt_on_sigterm,
-    sigterm_waits,
 )
 
 
@@ -43,7 +43,7 @@ def test_the_code_of_the_last_attempt_counts(
     assert common_exit_code(tmp_path) == expected
 
 
-def test_a_rank_that_begins_has_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_starting_rank_has_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
     note_start()
@@ -54,12 +54,12 @@ def test_a_rank_that_begins_has_no_code(tmp_path: Path, monkeypatch: pytest.Monk
     assert common_exit_code(tmp_path) is None
 
 
-def test_a_stop_waits_for_the_end_of_a_block() -> None:
+def test_a_delayed_stop_comes_after_the_block() -> None:
     done = []
 
     @preempt_on_sigterm()
     def stopped() -> None:
-        with sigterm_waits():
+        with delay_sigterm():
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.05)  # Python calls its handlers between two instructions.
             done.append("all of it")

@@ -18,7 +18,7 @@ def at_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return stream
 
 
-def test_a_terminal_shows_what_is_done_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_terminal(monkeypatch)
     with progress.bar(None, "counting", "things", total=4) as shown:
         shown.update(1)
@@ -29,7 +29,7 @@ def test_a_terminal_shows_what_is_done_and_what_is_left(monkeypatch: pytest.Monk
     assert "sorting" in terminal.getvalue()
 
 
-def test_who_does_not_wait_sees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_work_or_show_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_terminal(monkeypatch)
     list(progress.bar([1], "x", "y", show=False))
     with progress.bar(None, "x", "y", total=0) as shown:
@@ -67,7 +67,7 @@ def test_a_log_gets_whole_lines_at_most_one_a_minute(monkeypatch: pytest.MonkeyP
     assert len(log.getvalue().splitlines()) == 9
 
 
-def test_more_than_was_expected_and_lines_between_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_may_exceed_its_total_and_have_lines_between(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 0.0
     monkeypatch.setattr("sys.stderr", log := io.StringIO())
     monkeypatch.setattr("tqdm.std.time", lambda: clock)

@@ -1,4 +1,4 @@
-"""How ranks find each other, collectives of one rank, and sums in a given order."""
+"""How ranks find each other; collectives of one rank; sums in a fixed order."""
 
 import socket
 from collections.abc import Iterator
@@ -9,17 +9,19 @@ import torch
 import torch.distributed as dist
 
 from runtime.errors import RankError
-from runtime.ranks import Ranks, meet, sum_in_order
+from runtime.ranks import Ranks, agree_on_prefix, sum_in_order
 
 WORLD_SIZE = 3
 
 
 def meet_all(store: dist.Store) -> set[str]:
     with ThreadPoolExecutor(WORLD_SIZE) as pool:
-        return set(pool.map(lambda rank: meet(store, rank, WORLD_SIZE, 30.0), range(WORLD_SIZE)))
+        return set(
+            pool.map(lambda rank: agree_on_prefix(store, rank, WORLD_SIZE, 30.0), range(WORLD_SIZE))
+        )
 
 
-def test_all_ranks_agree_on_a_prefix_that_no_other_attempt_had() -> None:
+def test_all_ranks_agree_on_a_new_prefix_in_each_attempt() -> None:
     store = dist.HashStore()
     store.set("question/1", "asked by a rank that has died")
     prefixes = [meet_all(store) for _ in range(3)]
@@ -30,14 +32,14 @@ def test_all_ranks_agree_on_a_prefix_that_no_other_attempt_had() -> None:
 @pytest.mark.parametrize(
     ("rank", "missing"), [(0, "rank 1, 2 does not answer"), (1, "rank 0 does not answer")]
 )
-def test_ranks_that_do_not_come_are_named(rank: int, missing: str) -> None:
-    with pytest.raises(RankError, match=f"{missing}, at the start: not within 0.2 s"):
-        meet(dist.HashStore(), rank, WORLD_SIZE, 0.2)
+def test_missing_ranks_are_named(rank: int, missing: str) -> None:
+    with pytest.raises(RankError, match=f"{missing}: not started within 0.2 s"):
+        agree_on_prefix(dist.HashStore(), rank, WORLD_SIZE, 0.2)
 
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
-    """A rank as a launcher starts it."""
+    """The only rank of a launched run."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
     place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -60,7 +62,7 @@ def test_rows_are_gathered_whatever_their_stride(
     assert torch.equal(rows, pairs[:, 0])
 
 
-def test_sums_are_taken_in_order_and_leave_what_they_add() -> None:
+def test_sums_are_taken_in_order_and_leave_the_shards_alone() -> None:
     shards = torch.tensor([[1e8, 1e8], [1.0, -1e8], [-1e8, 1.0], [2.0, 2.0]])
     before = shards.clone()
     # In float32 the 1 is lost beside 1e8.

@@ -1,4 +1,4 @@
-"""Random words: each stream a function of its key."""
+"""Random words depend only on key and counter."""
 
 import numpy as np
 
@@ -22,10 +22,10 @@ def test_a_stream_is_a_function_of_its_key():
     assert random_words(2**64 - 1, Stream.SUBSAMPLE, (0, 0, 2**64 - 1, 0), 1).shape == (1,)
 
 
-def test_every_part_of_every_step_has_a_seed_of_its_own() -> None:
+def test_every_part_of_every_step_has_its_own_seed() -> None:
     places = [(seed, step, part) for seed in (0, 1) for step in range(50) for part in range(5)]
     seeds = [torch_seed(*place) for place in places]
-    # torch's generator on a CPU takes the lower half alone.
+    # torch's generator on a CPU uses only the lower half.
     assert len({seed % 2**32 for seed in seeds}) == len(places)
     assert [torch_seed(*place) for place in reversed(places)] == seeds[::-1]
     assert all(0 <= seed < 2**64 for seed in seeds)

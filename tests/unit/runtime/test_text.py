@@ -20,7 +20,7 @@ def stream(is_terminal: bool, encoding: str) -> Any:
         (False, {}, False),
     ],
 )
-def test_colours_are_for_terminals_that_want_them(
+def test_only_capable_terminals_get_colours(
     is_terminal: bool, environment: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("NO_COLOR", "TERM"):
@@ -32,7 +32,7 @@ def test_colours_are_for_terminals_that_want_them(
 
 
 @pytest.mark.parametrize(("width", "lines"), [(200, 1), (None, 1), (80, 7)])
-def test_many_figures_stand_below_each_other(width: int | None, lines: int) -> None:
+def test_figures_that_are_too_wide_get_one_line_each(width: int | None, lines: int) -> None:
     names = ("accuracy", "exact_accuracy", "lm_loss")
     told = figures({f"s{n}/{name}": n + 0.5 for n in range(2) for name in names}, width)
     assert len(told.split("\n")) == lines

@@ -1,4 +1,4 @@
-"""Whom a rank that waits blames; ranks are played by entries in a store."""
+"""A waiting rank names the rank that blocks it. Entries in a store play the other ranks."""
 
 import contextlib
 import json
@@ -17,8 +17,8 @@ WORLD_SIZE = 3
 
 
 class Others:
-    """The store, in it ranks 1 and 2, with hearts that beat unless they are in `dead`; `said` is
-    what rank 0 says at its end. A store that is not `answering` blocks.
+    """A store with ranks 1 and 2, which send signs of life unless they are in `dead`. `said` holds
+    the message with which rank 0 ends. A store that is not `answering` blocks.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ def watch(others: Others) -> Iterator[Watch]:
 
 
 def wait_in_vain(watch: Watch, others: Others, timeouts: float) -> str:
-    """Stay in a collective until somebody is blamed; "" when nobody is within so many timeouts."""
+    """Wait in a collective, and return the message that blames a rank; "": none came in time."""
     deadline = time.monotonic() + timeouts * TIMEOUT
     with watch.collective("all_reduce"):
         while not others.said and time.monotonic() < deadline:
@@ -105,14 +105,14 @@ WAITED = r"; rank 0 has waited \d s, in all_reduce, step 6"
     ],
     ids=["late", "dead", "silent", "told"],
 )
-def test_the_rank_that_is_waited_for_is_named(
+def test_the_blocking_rank_is_named(
     watch: Watch, others: Others, fault: Callable[[Others], None], message: str
 ) -> None:
     fault(others)
     assert re.fullmatch(message, wait_in_vain(watch, others, 10))
 
 
-def test_hosts_are_named_where_there_are_several(watch: Watch, others: Others) -> None:
+def test_hosts_are_named_if_there_are_several(watch: Watch, others: Others) -> None:
     watch.hosts = ["a", "a", "b"]
     others.dead.update((1, 2))
     said = wait_in_vain(watch, others, 10)
@@ -127,26 +127,26 @@ def test_a_silent_store_names_the_ranks_on_other_hosts(watch: Watch, others: Oth
     assert said.startswith("rank 9 (and behind it rank 2 on b) does not answer; rank 0 on a has")
 
 
-def test_time_outside_of_waits_does_not_count(watch: Watch, others: Others) -> None:
+def test_time_outside_waits_does_not_count(watch: Watch, others: Others) -> None:
     for _ in range(8):
         with watch.collective("all_reduce"):
             time.sleep(TIMEOUT / 4)
     assert others.said == []
 
 
-def test_a_collective_that_failed_is_explained(watch: Watch, others: Others) -> None:
+def test_a_failed_collective_is_explained(watch: Watch, others: Others) -> None:
     def explained() -> str:
         with contextlib.suppress(RuntimeError), watch.collective("all_reduce"):
             raise RuntimeError
         return watch.explain("Connection closed")
 
-    assert explained().startswith("a rank has left, in all_reduce")  # All are alive.
+    assert explained().startswith("a rank has left, in all_reduce")  # All ranks are alive.
     others.dead.add(1)
     assert explained() == "rank 1 has died, in all_reduce, step 6 (Connection closed)"
     others.change(2, farewell="rank 1 has ended: ConfigError: no")
     assert explained() == "rank 1 has ended: ConfigError: no"
 
 
-def test_a_rank_that_leaves_says_why(watch: Watch, others: Others) -> None:
+def test_a_leaving_rank_gives_its_reason(watch: Watch, others: Others) -> None:
     watch.stop("rank 0 has ended: DatasetError: bad")
     assert Entry(*json.loads(others.values["watch/0"])).farewell.endswith("DatasetError: bad")

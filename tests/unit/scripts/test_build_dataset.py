@@ -1,4 +1,4 @@
-"""`scripts/build_dataset.py` writes what the builder's own command line writes."""
+"""`scripts/build_dataset.py` writes the same bytes as the builder's own command line."""
 
 import subprocess
 import sys
@@ -29,14 +29,14 @@ def test_the_bytes_are_those_of_the_builder(tmp_path: Path) -> None:
     assert files(named) == files(own) != {}
 
 
-def test_wrong_flags_end_as_those_of_the_builder(tmp_path: Path) -> None:
+def test_wrong_flags_end_with_the_builder_s_exit_code(tmp_path: Path) -> None:
     flags = "data.builder.flags='--sise 4'"
     with pytest.raises(SystemExit) as ended:
         main(["data=sudoku_generated", f"data.path={tmp_path}/x", flags])
     assert ended.value.code == 2
 
 
-def test_flags_with_an_open_quote_are_a_mistake() -> None:
+def test_flags_with_an_open_quote_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"data\.builder\.flags: No closing quotation"):
         main(["data=sudoku_generated", 'data.builder.flags="it\'s"'])
 

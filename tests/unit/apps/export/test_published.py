@@ -1,5 +1,6 @@
 """Checkpoints in the published format."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from models.registry import build_model
 from runtime.errors import ConfigError
 from scripts import convert_checkpoint
 from training.checkpoint.store import EMA, MODEL, RunState, save_checkpoint
-from training.checkpoint.tensors import load_tensors, load_weights, model_tensors, tensor_writer
+from training.checkpoint.tensors import load_tensors, load_weights, model_tensors, write_tensors
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.schema import TrainConfig
 
@@ -50,7 +51,7 @@ def own_run(folder: Path, arch: dict[str, Any], *, ema: bool = False) -> Trained
         files[EMA] = {name: torch.randn_like(p) for name, p in model.named_parameters()}
     state = RunState(step=5, config=config.model_dump(mode="json"), facts=FACTS.to_dict())
     folder.mkdir()
-    writers = {name: tensor_writer(tensors) for name, tensors in files.items()}
+    writers = {name: partial(write_tensors, tensors) for name, tensors in files.items()}
     save_checkpoint(folder, state, writers)
     return find_trained_model(folder, pytest.fail)
 
@@ -132,7 +133,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     convert_checkpoint.main([f"checkpoint={tmp_path / 'own'}", f"output={output}"])
     written = (output / "step_5", output / "all_config.yaml")
     assert capsys.readouterr().out == "".join(f"written: {path}\n" for path in written)
-    with pytest.raises(ConfigError, match="step_5 has the published format already"):
+    with pytest.raises(ConfigError, match="step_5 is in the published format already"):
         convert_checkpoint.main([f"checkpoint={output}", "output=x"])
     for given in ("checkpoint=x", "output=x"):
         with pytest.raises(ConfigError, match="set checkpoint=PATH .* and output=FOLDER"):

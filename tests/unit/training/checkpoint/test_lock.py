@@ -1,4 +1,4 @@
-"""The lock on a run's folder: who gets it, who does not, and what they are told."""
+"""The lock on a run's folder: which run gets it, and the message for the run that does not."""
 
 import errno
 import fcntl
@@ -20,7 +20,7 @@ from training.checkpoint.lock import LOCK_FILE, Owner, run_lock
 
 @pytest.fixture(params=[True, False], ids=["flock", "no flock"])
 def either_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """A file system that knows flock, and one that does not; returns which."""
+    """Test with and without flock; the value says whether the file system has it."""
     if not request.param:
         without_flock(monkeypatch)
     return bool(request.param)
@@ -43,7 +43,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("either_system")
-def test_the_lock_is_one_runs_and_leaves_nothing(tmp_path: Path) -> None:
+def test_one_run_holds_the_lock_and_leaves_no_file(tmp_path: Path) -> None:
     with run_lock(tmp_path):
         owner = Owner.recorded(tmp_path / LOCK_FILE)
         assert names(tmp_path) == [LOCK_FILE]
@@ -63,7 +63,7 @@ def test_the_lock_is_one_runs_and_leaves_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-# Whose process it was
+# Processes that have ended
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_lock_is_one_runs_and_leaves_nothing(tmp_path: Path) -> None:
     ],
     ids=["lives", "number used again", "other host", "other boot"],
 )
-def test_only_what_can_be_known_to_be_gone_is(
+def test_an_owner_is_gone_only_if_that_is_certain(
     tmp_path: Path, changes: dict[str, Any], gone: bool
 ) -> None:
     write_record(tmp_path, **changes)
@@ -98,12 +98,12 @@ def test_a_process_that_has_ended_is_gone_before_its_parent_waits_for_it(tmp_pat
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"pid": 1}', "\0" * 99])
-def test_a_file_that_says_nothing(
+def test_a_lock_file_without_an_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
     (tmp_path / LOCK_FILE).write_text(content)
     assert Owner.recorded(tmp_path / LOCK_FILE) is None
-    with run_lock(tmp_path):  # Nobody holds it.
+    with run_lock(tmp_path):  # No process holds it.
         pass
     (tmp_path / LOCK_FILE).write_text(content)
     without_flock(monkeypatch)
@@ -115,7 +115,7 @@ def test_a_file_that_says_nothing(
 
 
 def test_a_lock_that_is_held_after_its_owner_has_ended(tmp_path: Path) -> None:
-    """As a child of a killed run holds it."""
+    """A child of a killed run may still hold the lock."""
     write_record(tmp_path, started="1", host="elsewhere")
     with (tmp_path / LOCK_FILE).open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,11 +141,11 @@ def test_leftovers_of_killed_runs_block_no_start(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("either_system")
 @pytest.mark.parametrize("target", ["new", "kept"])
 @pytest.mark.parametrize("suffix", ["", ".new", ".gate"])
-def test_links_somebody_left_are_not_followed(tmp_path: Path, suffix: str, target: str) -> None:
+def test_links_are_not_followed(tmp_path: Path, suffix: str, target: str) -> None:
     run, outside = tmp_path / "run", tmp_path / "outside"
     run.mkdir()
     outside.mkdir()
-    write_record(outside)  # Of a process that lives.
+    write_record(outside)  # The recorded process lives.
     (outside / LOCK_FILE).rename(outside / "kept")
     before = (outside / "kept").read_bytes()
     (run / f"{LOCK_FILE}{suffix}").symlink_to(outside / target)
@@ -176,10 +176,10 @@ def test_without_flock_the_recorded_process_decides(
     assert names(tmp_path) == [LOCK_FILE]
 
 
-# The gate, and folders that refuse
+# The gate, and folders that cannot be written
 
 
-def test_a_start_that_is_stuck_in_the_gate_is_named_in_time(
+def test_waiting_at_the_gate_ends_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_GATE_SECONDS", 0.1)
@@ -194,7 +194,7 @@ def test_a_start_that_is_stuck_in_the_gate_is_named_in_time(
 
 
 @pytest.mark.parametrize("call", ["write", "open"])
-def test_a_folder_that_refuses_is_a_mistake_of_the_settings(
+def test_a_folder_that_cannot_be_written_is_a_config_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     original: Callable[..., Any] = getattr(os, call)

@@ -77,7 +77,7 @@ def test_every_published_class_is_known(
 ) -> None:
     translated = read_published_config(write(tmp_path, arch))["arch"]
     assert TypeAdapter(ArchConfig).validate_python(translated) == own
-    # And back: what is written is read as the same.
+    # And back: the written settings are read as the same architecture.
     again = read_published_config(write(tmp_path, published_arch(own)))["arch"]
     back = TypeAdapter(ArchConfig).validate_python(again)
     assert back.model_copy(update={"puzzle_emb_len": own.puzzle_emb_len}) == own
@@ -97,14 +97,14 @@ def without(key: str) -> dict[str, Any]:
         (ARCH | {"loss": ARCH["loss"] | {"weights": {"lm": 0}}}, "arch.loss.weights is not a pl"),
         (without("loss"), "arch.loss is not a mapping"),
         (without("num_heads"), "arch.num_heads is missing"),
-        (ARCH | {"act_enabled": False}, "arch.act_enabled can only be True here"),
-        (ARCH | {"act_inference": True}, "arch.act_inference can only be False here"),
-        (ARCH | {"causal": True}, "arch.causal can only be False here"),
+        (ARCH | {"act_enabled": False}, "arch.act_enabled must be True"),
+        (ARCH | {"act_inference": True}, "arch.act_inference must be False"),
+        (ARCH | {"causal": True}, "arch.causal must be False"),
         (ARCH | {"mlp_t": True}, "unknown key arch.mlp_t; accepted: H_cycles"),
         ([1, 2], "arch is not a mapping"),
     ],
 )
-def test_what_we_do_not_know_is_named(tmp_path: Path, arch: Any, told: str) -> None:
+def test_unknown_and_missing_settings_are_named(tmp_path: Path, arch: Any, told: str) -> None:
     with pytest.raises(CheckpointError, match=told) as caught:
         read_published_config(write(tmp_path, arch))
     assert str(tmp_path / "all_config.yaml") in str(caught.value)

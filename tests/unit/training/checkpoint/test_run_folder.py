@@ -1,4 +1,4 @@
-"""The run's folder: names, whether it can be written, which checkpoint the run goes on from."""
+"""The run's folder: its name, its creation, and the checkpoint to resume."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,12 @@ from models.config import DataFacts
 from runtime.errors import CheckpointError, ConfigError
 from runtime.ranks import Ranks
 from training.checkpoint import run_folder
-from training.checkpoint.run_folder import prepare_run_dir, save_config, take_over, with_names
+from training.checkpoint.run_folder import (
+    agree_on_checkpoint,
+    prepare_run_dir,
+    save_config,
+    with_names,
+)
 from training.checkpoint.store import (
     Checkpoint,
     RunState,
@@ -35,7 +40,7 @@ def configure(*settings: str) -> TrainConfig:
 
 
 def save(run_dir: Path, step: int, config: TrainConfig, /, **state: Any) -> Path:
-    """Save what `find_checkpoint` looks at."""
+    """Save a checkpoint with the state that `find_checkpoint` reads."""
     full = {"config": config.model_dump(mode="json"), "facts": FACTS.to_dict(), **state}
     return save_checkpoint(run_dir, RunState(step=step, data_fingerprint=FINGERPRINT, **full), {})
 
@@ -73,7 +78,7 @@ def test_a_name_cannot_lead_elsewhere(key: str, name: str) -> None:
 # The folder
 
 
-def test_a_folder_is_made_or_named(tmp_path: Path) -> None:
+def test_a_folder_is_created_or_the_error_names_it(tmp_path: Path) -> None:
     for _ in range(2):
         prepare_run_dir(tmp_path / "a" / "b")
         assert list((tmp_path / "a" / "b").iterdir()) == []
@@ -92,10 +97,10 @@ def test_the_saved_settings_give_the_same_run(tmp_path: Path) -> None:
         save_config(tmp_path / "gone", configure())
 
 
-# Where a run goes on
+# The checkpoint to resume
 
 
-def test_a_new_run_has_no_checkpoint_and_never_refuses_a_folder_with_some(tmp_path: Path) -> None:
+def test_a_new_run_has_no_checkpoint_and_resume_never_refuses_old_ones(tmp_path: Path) -> None:
     for folder, setting in ((tmp_path, "resume=auto"), (tmp_path / "nowhere", "resume=auto")):
         assert find(folder, configure(setting)) == (None, [])
     assert find(tmp_path, configure("resume=never")) == (None, [])
@@ -104,7 +109,7 @@ def test_a_new_run_has_no_checkpoint_and_never_refuses_a_folder_with_some(tmp_pa
         find(tmp_path, configure("resume=never"))
 
 
-def test_auto_falls_back_with_a_warning_and_a_step_asked_for_by_name_never(tmp_path: Path) -> None:
+def test_only_auto_falls_back_to_an_older_checkpoint(tmp_path: Path) -> None:
     config = configure()
     save(tmp_path, 1, config)
     (save(tmp_path, 2, config) / "state.json").write_text("{}")
@@ -142,7 +147,7 @@ def test_a_changed_setting_is_refused_by_name_unless_wanted(
     assert shown in warning
 
 
-def test_settings_that_an_older_version_did_not_have_are_no_change(tmp_path: Path) -> None:
+def test_settings_newer_than_the_checkpoint_are_not_changes(tmp_path: Path) -> None:
     older = configure().model_dump(mode="json")
     del older["arch"]["heads"]
     older["arch"]["loss"] = {"name": "act", "loss_type": older["arch"]["loss"]["loss_type"]}
@@ -178,9 +183,7 @@ def test_settings_that_change_no_result_may_change(tmp_path: Path) -> None:
     assert find(tmp_path, configure(*neutral)) == (1, [])
 
 
-def test_changed_data_are_refused_unless_wanted_and_of_another_shape_in_any_case(
-    tmp_path: Path,
-) -> None:
+def test_changed_data_are_refused_unless_wanted_and_another_shape_always(tmp_path: Path) -> None:
     config, wanted = configure(), configure("resume_changed=true")
     save(tmp_path, 1, config)
     with pytest.raises(CheckpointError, match="the content of the training data"):
@@ -211,11 +214,11 @@ def test_newer_checkpoints_are_renamed_not_lost(tmp_path: Path) -> None:
     assert find(tmp_path, config) == (1, [])
 
 
-# The checkpoint that all ranks go on from
+# The checkpoint that all ranks resume
 
 
 def rank(number: int, broadcast: Callable[[Any], Any], *others: str) -> Any:
-    """Stands for one rank of several; `others` are the faults that the other ranks tell."""
+    """Return a stand-in for one of several ranks; `others` are the faults of the other ranks."""
     return SimpleNamespace(
         rank=number,
         is_main=number == 0,
@@ -224,37 +227,37 @@ def rank(number: int, broadcast: Callable[[Any], Any], *others: str) -> Any:
     )
 
 
-def second_rank(told: Any) -> Any:
-    return rank(1, lambda value: told)
+def second_rank(received: Any) -> Any:
+    return rank(1, lambda value: received)
 
 
 def found_by_first(found: Checkpoint | None) -> Any:
-    """What the first rank tells of what it has found."""
-    told = []
-    assert take_over(found, rank(0, lambda value: told.append(value) or value)) is found
-    return told[0]
+    """Return the message that rank 0 sends to the others about its checkpoint."""
+    sent = []
+    assert agree_on_checkpoint(found, rank(0, lambda value: sent.append(value) or value)) is found
+    return sent[0]
 
 
 def test_a_rank_takes_the_checkpoint_of_the_first_whatever_it_sees_itself(tmp_path: Path) -> None:
     paths = [save_checkpoint(tmp_path, RunState(step=n), {}) for n in (1, 2)]
     first, newer = map(load_checkpoint, paths)
-    taken = take_over(newer, second_rank(found_by_first(first)))
+    taken = agree_on_checkpoint(newer, second_rank(found_by_first(first)))
     assert taken is not None
     assert (taken.path, taken.step) == (first.path, 1)
-    assert take_over(None, second_rank(found_by_first(first))) == taken
-    assert take_over(newer, second_rank(found_by_first(None))) is None
-    assert take_over(None, Ranks("cpu")) is None
+    assert agree_on_checkpoint(None, second_rank(found_by_first(first))) == taken
+    assert agree_on_checkpoint(newer, second_rank(found_by_first(None))) is None
+    assert agree_on_checkpoint(None, Ranks("cpu")) is None
 
 
 def test_a_rank_that_cannot_take_it_stops_all(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path, RunState(step=1), {})
     found = load_checkpoint(path)
     told = found_by_first(found)
-    with pytest.raises(CheckpointError, match="rank 1: no such checkpoint"):
-        take_over(found, rank(0, lambda value: value, "rank 1: no such checkpoint"))
+    with pytest.raises(CheckpointError, match="rank 1: not found"):
+        agree_on_checkpoint(found, rank(0, lambda value: value, "rank 1: not found"))
     save_checkpoint(tmp_path, RunState(step=1, score=0.5), {})
-    with pytest.raises(CheckpointError, match="rank 1: .*step_1: is not the one that rank 0 sees"):
-        take_over(None, second_rank(told))
+    with pytest.raises(CheckpointError, match="rank 1: .*step_1: differs from what rank 0 sees"):
+        agree_on_checkpoint(None, second_rank(told))
     (path / "state.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"rank 1: .*step_1/state\.json"):
-        take_over(None, second_rank(told))
+        agree_on_checkpoint(None, second_rank(told))

@@ -1,4 +1,4 @@
-"""Start weights: from a run, a checkpoint of ours, a published file; and what is not let in."""
+"""Start weights from a run, a checkpoint and a published file; files that must be refused."""
 
 import os
 import pickle
@@ -23,7 +23,7 @@ from training.checkpoint.tensors import (
     load_start_weights,
     load_weights,
     model_tensors,
-    tensor_writer,
+    write_tensors,
 )
 from training.checkpoint.trained_model import find_start_weights
 
@@ -43,7 +43,7 @@ def build(seed: int = 0, num_puzzles: int = 5, **arch: Any) -> ACTLossHead:
 
 
 def save(run_dir: Path, step: int, model: ACTLossHead) -> Path:
-    files = {MODEL: tensor_writer(model_tensors(model))}
+    files = {MODEL: partial(write_tensors, model_tensors(model))}
     return save_checkpoint(run_dir, RunState(step=step), files)
 
 
@@ -87,8 +87,16 @@ def test_weights_of_a_published_file_and_the_average_beside_it(tmp_path: Path, p
     assert_equal(model_tensors(other), model_tensors(average))
 
 
+def test_saved_parameters_are_read_as_tensors(tmp_path: Path) -> None:
+    parameters = dict(build().named_parameters())
+    torch.save(parameters, tmp_path / "step_1")
+    loaded = load_weights(tmp_path / "step_1")
+    assert_equal(loaded, {name: value.detach() for name, value in parameters.items()})
+    assert {type(value) for value in loaded.values()} == {torch.Tensor}
+
+
 class RunsCode:
-    """A pickle that creates a file when it is loaded."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
@@ -112,13 +120,14 @@ def test_a_pickle_never_runs_code(tmp_path: Path, how: str) -> None:
     assert not canary.exists()
     assert len(str(caught.value).splitlines()) == 1
     pickle.loads(pickle.dumps(evil))
-    assert canary.exists()  # The payload works where code is let in.
+    assert canary.exists()  # The payload works in an ordinary unpickler.
 
 
-# A tuple of 64 levels, each with the next one twice: to hash it takes 2**64 steps.
+# A tuple of 64 levels, each holding the next one twice: hashing it takes 2**64 steps.
 SLOW = b"K\x01q\x00" + b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(64))
 A, METADATA = b"X\x01\x00\x00\x00a", b"X\x09\x00\x00\x00_metadata"
 DICT, TENSOR_OF = b"ccollections\nOrderedDict\n", b"ctorch._utils\n_rebuild_tensor_v2\n"
+PARAMETER_OF = b"ctorch._utils\n_rebuild_parameter\n"
 
 
 @pytest.mark.parametrize(
@@ -131,21 +140,23 @@ DICT, TENSOR_OF = b"ccollections\nOrderedDict\n", b"ctorch._utils\n_rebuild_tens
         (DICT + SLOW + b"R.", "a call with arguments"),
         (DICT + b")R" + SLOW + b"b.", "a state, which"),
         (TENSOR_OF + SLOW + b"R.", "a call with arguments"),
+        (PARAMETER_OF + SLOW + b"R.", "a call with arguments"),
+        (PARAMETER_OF + b"(K\x01\x88}tR.", "a call with arguments"),
         (b"c__builtin__\nset\n" + SLOW + b"\x85R.", "calls '__builtin__ set'"),
         (b"(" + SLOW + b"\x91.", "calls 'FROZENSET'"),
         (SLOW + b"Q.", "data that no state dict has"),
         (SLOW + b".", "not a state dict"),
         (b"}" + A + b"}r\xff\xff\xff\x7fs.", "not a state dict"),
-        (b"}q\x00" + A + b"h\x00s.", "not a state dict"),  # It holds itself.
+        (b"}q\x00" + A + b"h\x00s.", "not a state dict"),  # The dict holds itself.
         (b")" + b"\x85" * 10**6 + b".", "not a state dict"),
-        (b"}" * 2**20 + b".", "not one data.pkl of at most 1048576"),
+        (b"}" * 2**20 + b".", "must have one data.pkl of at most 1048576"),
         (b"}" + A + b"s.", "damaged"),
         (b"t.", "damaged"),
         (b"h\x07.", "damaged"),
         (b"}", "exhausted before seeing STOP"),
     ],
 )
-def test_a_pickle_that_is_no_state_dicts_is_not_carried_out(
+def test_a_pickle_of_anything_but_a_state_dict_is_not_carried_out(
     tmp_path: Path, program: bytes, told: str
 ) -> None:
     with zipfile.ZipFile(tmp_path / "step_1", "w") as archive:
@@ -162,16 +173,16 @@ EMPTY = pickle.dumps({}, 2)
     ("files", "told"),
     [
         (MANY, "it has too many files"),
-        ([("x/data.pkl", SLOW), ("x/y/data.pkl", EMPTY)], r"it has not one data\.pkl"),
-        ([("x/data.pkl", SLOW), ("x/data.pkl", EMPTY)], r"it has not one data\.pkl"),
-        ([("x/data", EMPTY)], r"it has not one data\.pkl"),
-        ([("x/data.pkl", EMPTY), ("x/byteorder", b"big")], "its byte order is not that of"),
+        ([("x/data.pkl", SLOW), ("x/y/data.pkl", EMPTY)], r"it must have one data\.pkl"),
+        ([("x/data.pkl", SLOW), ("x/data.pkl", EMPTY)], r"it must have one data\.pkl"),
+        ([("x/data", EMPTY)], r"it must have one data\.pkl"),
+        ([("x/data.pkl", EMPTY), ("x/byteorder", b"big")], "its byte order is not this machine's"),
     ],
 )
-def test_archives_of_other_files_are_refused(
+def test_archives_with_other_files_are_refused(
     tmp_path: Path, files: list[tuple[str, bytes]], told: str
 ) -> None:
-    quiet = warnings.catch_warnings(action="ignore")  # Of a name that is there twice.
+    quiet = warnings.catch_warnings(action="ignore")  # Two files have the same name.
     with quiet, zipfile.ZipFile(tmp_path / "step_1", "w") as archive:
         for name, content in files:
             archive.writestr(name, content)
@@ -191,10 +202,10 @@ def test_archives_of_other_files_are_refused(
         ({"a": torch.zeros(1), "b": "text"}, "not a pub.* it is not a state dict"),
         ({1: torch.zeros(1)}, "not a pub.* keys that are not text"),
         ({"a": torch.zeros(9).expand(10_000, 9)}, "not a pub.* a is larger than its data"),
-        ({"a": TENSOR, "b": TENSOR[:5]}, "not a pub.* tensors share storage"),
+        ({"a": TENSOR, "b": TENSOR[:5]}, "not a pub.* two tensors share their data"),
     ],
 )
-def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: Any, told: str) -> None:
+def test_files_without_a_state_dict_are_refused(tmp_path: Path, content: Any, told: str) -> None:
     if isinstance(content, bytes):
         (tmp_path / "step_1").write_bytes(content)
     else:
@@ -214,7 +225,7 @@ def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
         load_start_weights(build(), tmp_path / "step_2", pytest.fail)
 
 
-def test_puzzles_that_the_weights_do_not_know_start_at_the_mean(tmp_path: Path) -> None:
+def test_a_puzzle_embedding_of_another_size_starts_at_the_mean(tmp_path: Path) -> None:
     old, new, warned = build(num_puzzles=5), build(seed=1, num_puzzles=3), list[str]()
     path = save(tmp_path, 1, old)
     before = {file.name: file.read_bytes() for file in path.iterdir()}

@@ -1,4 +1,4 @@
-"""Checkpoint folders: the order of a save, faults at every step of it, damage, pruning."""
+"""Checkpoint folders: the order of a save, faults at each step of it, damage, pruning."""
 
 import errno
 import hashlib
@@ -91,7 +91,7 @@ def test_order_of_a_save_and_a_removal(tmp_path: Path, monkeypatch: pytest.Monke
     assert names(tmp_path) == []
 
 
-def test_a_disk_that_refuses_leaves_what_was_there(
+def test_a_failing_disk_leaves_older_checkpoints_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = save(tmp_path, 1)
@@ -112,7 +112,7 @@ def test_a_disk_that_refuses_leaves_what_was_there(
     assert newest(tmp_path) == (1, [])
 
 
-def test_each_writer_has_a_file_of_its_own_and_deletes_those_of_killed_ones(tmp_path: Path) -> None:
+def test_each_writer_has_its_own_file_and_deletes_those_of_killed_writers(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     (tmp_path / ".config.yaml.tmp-0123abcd").write_text("half of the con")
     with files.replacing(path) as file:
@@ -148,7 +148,7 @@ def test_leftovers_of_kills_are_removed_and_nothing_else(tmp_path: Path) -> None
     assert names(run) == [".notes", "step_3", "step_5"]
     store.remove_checkpoint(run / "step_5")
     assert names(run) == [".notes", "step_3"]
-    assert load_checkpoint(kept).step == 5  # What links lead to stays.
+    assert load_checkpoint(kept).step == 5  # The targets of links stay.
 
 
 # Damage
@@ -172,7 +172,7 @@ def test_a_file_that_cannot_be_read_is_named_and_skipped(tmp_path: Path) -> None
     save(tmp_path, 1)
     file = save(tmp_path, 2) / "model.bin"
     file.unlink()
-    # A file of the kernel's that is there, and gives an error whoever reads it.
+    # This file of the kernel exists, and reading it always fails.
     file.symlink_to("/proc/self/mem")
     list_in_manifest(file.parent, file.name, 0, "")
     with pytest.raises(CheckpointError, match=r"model\.bin: Input/output error"):
@@ -202,9 +202,9 @@ def test_the_newest_good_one_is_found_with_a_warning_of_each_bad_one(tmp_path: P
     assert step == 5
     assert str(tmp_path / "step_100" / "model.bin") in first
     assert str(tmp_path / "step_10" / MANIFEST) in second
-    # With no good one left the run does not start anew.
+    # Without a good one, the run does not start anew.
     (tmp_path / "step_5" / "model.bin").unlink()
-    with pytest.raises(CheckpointError, match=r"no good checkpoint is left: .*model\.bin"):
+    with pytest.raises(CheckpointError, match=r"all checkpoints are damaged: .*model\.bin"):
         newest(tmp_path)
 
 
@@ -240,7 +240,7 @@ def test_malformed_manifests_and_names_that_lead_outside_are_refused(
         ({"of_another_version": 1}, r"step is None, expected a valid integer"),
         ({"step": "1"}, r"step is '1', expected a valid integer"),
         ({"step": True}, "step is True, "),
-        ({"step": 2}, "is of step 2, not of step_1"),
+        ({"step": 2}, "step 2 in the folder step_1"),
         ({"step": 1, "iteration": -1}, "iteration is -1, expected greater than or equal to 0"),
         ({"step": 1, "position": 0.5}, r"position is 0\.5, "),
         ({"step": 1, "best_score": "0.5"}, r"best_score is '0\.5', expected a valid number"),
@@ -252,7 +252,7 @@ def test_malformed_manifests_and_names_that_lead_outside_are_refused(
         ({"step": 1, "wandb_id": ["x" * 99]}, r"wandb_id is \['xxx.*\.\.\., "),
     ],
 )
-def test_a_state_of_other_types_is_refused_by_name(
+def test_values_of_other_types_in_a_state_are_refused_by_name(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     path = save(tmp_path, 1)
@@ -261,7 +261,7 @@ def test_a_state_of_other_types_is_refused_by_name(
         load_checkpoint(path)
 
 
-def test_a_state_needs_a_step_alone_and_may_have_keys_of_other_versions(tmp_path: Path) -> None:
+def test_a_state_needs_only_a_step_and_may_have_keys_of_other_versions(tmp_path: Path) -> None:
     path = save(tmp_path, 1)
     write_state(path, {"step": 1, "of_another_version": {"x": 1}})
     assert load_checkpoint(path).state == RunState(step=1)
@@ -289,7 +289,7 @@ def test_huge_json_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (2, 0, [1, 5, 6]),
         (3, 0, [1, 4, 5, 6]),
         (2, 1, [1, 3, 5, 6]),
-        (2, 2, [1, 2, 3, 5, 6]),  # of equal scores the later one
+        (2, 2, [1, 2, 3, 5, 6]),  # of equal scores, the later one
         (10, 0, [0, 1, 2, 3, 4, 5, 6]),
     ],
 )
@@ -321,21 +321,21 @@ def test_an_unreadable_one_is_neither_counted_nor_deleted(tmp_path: Path) -> Non
     assert list_steps(tmp_path) == [2, 3, 4]
 
 
-def test_other_names_are_no_checkpoints(tmp_path: Path) -> None:
+def test_folders_with_other_names_are_not_checkpoints(tmp_path: Path) -> None:
     for name in ("step_x", "step_", "xstep_1", "step_1.tmp", ".step_1.tmp", "abandoned_step_4"):
         (tmp_path / name).mkdir()
     (tmp_path / "step_9").write_text("a published file")
     assert list_steps(tmp_path) == []
 
 
-def test_checkpoints_that_a_run_at_work_has_removed_are_no_damage(
+def test_a_checkpoint_pruned_meanwhile_is_not_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in (1, 2):
         save(tmp_path, step)
 
     def load(path: Path) -> store.Checkpoint:
-        if path.name == "step_2":  # Meanwhile the run removes the one that was found.
+        if path.name == "step_2":  # Meanwhile the run removes it.
             store.remove_checkpoint(path)
         return load_checkpoint(path)
 

@@ -1,4 +1,4 @@
-"""What a run is made of: to tensors and back, for any number of ranks."""
+"""The parts of a run as tensors: save and restore them, on any number of ranks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,7 +31,7 @@ assert_equal = partial(assert_close, rtol=0, atol=0)
 
 
 def write(path: Path, tensors: dict[str, Tensor]) -> Path:
-    tensors_module.tensor_writer(tensors)(path)
+    tensors_module.write_tensors(tensors, path)
     return path
 
 
@@ -55,7 +55,7 @@ def test_weights_and_buffers_come_back_by_the_names_of_the_uncompiled_model(tmp_
     assert "1.running_mean" in model_tensors(model)
 
 
-def test_everything_that_does_not_fit_is_listed() -> None:
+def test_all_keys_and_shapes_that_do_not_fit_are_listed() -> None:
     model = make_model()
     tensors = model_tensors(model)
     del tensors["0.bias"]
@@ -162,7 +162,7 @@ def make_carry(rows: int = ROWS, dtype: torch.dtype = torch.bfloat16, seed: int 
 
 
 def of_rank(rank: int, world_size: int) -> Any:
-    """Say what a rank would read, without its process."""
+    """Return a stand-in for one of several ranks, without its process."""
     return SimpleNamespace(rank=rank, world_size=world_size, device=torch.device("cpu"))
 
 
@@ -190,7 +190,7 @@ def test_a_carry_of_another_run_is_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not list maps")
-def test_nothing_that_trains_on_is_mapped_from_a_checkpoint(tmp_path: Path) -> None:
+def test_restored_tensors_are_not_mapped_from_the_checkpoint(tmp_path: Path) -> None:
     model, optimizer, groups = build("adam_atan2")
     take_steps(model, optimizer, 0, 1)
     saved = write(tmp_path / "o", optimizer_tensors(optimizer, groups))
@@ -198,7 +198,7 @@ def test_nothing_that_trains_on_is_mapped_from_a_checkpoint(tmp_path: Path) -> N
     tensors_module.restore_optimizer(optimizer, groups, load_tensors(saved))
     carry = tensors_module.load_carry(path, of_rank(0, 1), make_carry())
     assert carry is not None
-    # A deleted file would stay on the disk, and one that is cut would end the process.
+    # A mapped file stays on the disk when deleted, and kills the process when cut.
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
@@ -215,11 +215,11 @@ def test_random_states_come_back(tmp_path: Path, same_on_all: bool, reader: Any)
     expected = torch.rand(4)
     torch.manual_seed(4)
     tensors_module.restore_rng(load_tensors(path), reader)
-    is_there = same_on_all or reader.rank == 0  # A rank that was not there keeps its own state.
-    assert torch.equal(torch.rand(4), expected) == is_there
+    is_restored = same_on_all or reader.rank == 0  # A new rank keeps its own state.
+    assert torch.equal(torch.rand(4), expected) == is_restored
 
 
-def test_what_changes_bits_is_named() -> None:
+def test_differences_that_may_change_bits_are_named() -> None:
     saved = environment(ONE, "bfloat16", compiled=False)
     assert environment_changes(saved, environment(ONE, "bfloat16", compiled=False)) == []
     present = environment(ONE, "float32", compiled=False)

@@ -37,7 +37,7 @@ def find(path: Path) -> TrainedModel:
     return find_trained_model(path, pytest.fail)
 
 
-def test_a_run_stands_for_its_newest_checkpoint(tmp_path: Path) -> None:
+def test_the_folder_of_a_run_stands_for_its_newest_checkpoint(tmp_path: Path) -> None:
     for step in (5, 100, 20):
         save(tmp_path, step)
     trained = find(tmp_path)
@@ -48,14 +48,14 @@ def test_a_run_stands_for_its_newest_checkpoint(tmp_path: Path) -> None:
     assert trained.run.data_folders("train") == ["data/train"]
     assert trained.run.data_folders("test") == ["data/test"]
     arch = {key: value for key, value in ARCH.items() if key != "heads"}
-    # Of older versions.
+    # Settings of older versions.
     arch["loss"] = {"name": "act", "loss_type": "softmax_cross_entropy"}
     arch |= {"rollout_prob": 0.5, "chains": 4, "q_target": "first"}
     older = find(save(tmp_path, 200, config=CONFIG | {"arch": arch}))
     assert older.run.arch.heads == HeadsConfig()
 
 
-def test_a_checkpoint_is_taken_itself_and_never_falls_back(tmp_path: Path) -> None:
+def test_a_run_falls_back_to_an_older_checkpoint_and_a_named_one_does_not(tmp_path: Path) -> None:
     save(tmp_path, 5)
     (save(tmp_path, 20) / MODEL).write_bytes(b"x")
     warned: list[str] = []
@@ -79,7 +79,7 @@ def test_a_checkpoint_is_taken_itself_and_never_falls_back(tmp_path: Path) -> No
         ("../data/sudoku", ""),
     ],
 )
-def test_of_a_recorded_data_set_only_our_own_command_is_told(
+def test_only_our_own_build_command_of_a_recorded_data_set_is_shown(
     tmp_path: Path, name: str, hint: str
 ) -> None:
     builder = {"name": "sudoku", "flags": "; touch canary"}
@@ -88,7 +88,7 @@ def test_of_a_recorded_data_set_only_our_own_command_is_told(
     assert how_to_build("x; y", find(tmp_path).run.data) == hint
 
 
-def test_nothing_to_be_found_is_said(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere: no such checkpoint"):
         find(tmp_path / "nowhere")
     with pytest.raises(CheckpointError, match="there is no checkpoint in this folder"):
@@ -100,18 +100,18 @@ def test_nothing_to_be_found_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"facts": None}, "does not say what data"),
-        ({"facts": FACTS.to_dict() | {"vocab_size": "6"}}, "what data"),
-        ({"facts": FACTS.to_dict() | {"vocab_size": -6}}, "what data"),
-        ({"facts": FACTS.to_dict() | {"seq_len": 2**70}}, "what data"),
-        ({"facts": FACTS.to_dict() | {"fields": {"actions": [-5, 0]}}}, "what data"),
+        ({"facts": None}, "no valid facts of the training data"),
+        ({"facts": FACTS.to_dict() | {"vocab_size": "6"}}, "no valid facts"),
+        ({"facts": FACTS.to_dict() | {"vocab_size": -6}}, "no valid facts"),
+        ({"facts": FACTS.to_dict() | {"seq_len": 2**70}}, "no valid facts"),
+        ({"facts": FACTS.to_dict() | {"fields": {"actions": [-5, 0]}}}, "no valid facts"),
         ({"config": None}, "has no configuration"),
         ({"config": {"arch": {"name": "hrm", "hiden_size": 3}}}, "did you mean arch.hidden_size"),
         ({"config": {"arch": {"name": "other"}}}, "arch.name=other"),
         ({"config": {}}, "arch is not set"),
     ],
 )
-def test_a_state_that_tells_too_little_is_refused(
+def test_a_state_without_valid_facts_or_settings_is_refused(
     tmp_path: Path, changes: dict[str, Any], told: str
 ) -> None:
     path = save(tmp_path, 5, **changes)
