@@ -1,6 +1,4 @@
-"""Row 20: the same seed gives the same bytes, whatever Python's hash seed is and in whatever order
-folders list their files.
-"""
+"""Row 20: the same seed gives the same bytes for any hash seed of Python and any order of files."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +25,7 @@ Run = Callable[..., Path]
 
 @pytest.fixture
 def run(lab: Lab, run_python: Callable[..., Any]) -> Run:
-    """Build the sets and train in a process of its own, in the nth disorder; returns the folder."""
+    """Return a function that builds the sets and trains in another process, in the nth disorder."""
     sources = builds.write_sources(lab.folder / "sources")
 
     def start(number: int, sets: list[str], *train: str, mutant: str | None = None) -> Path:
@@ -67,6 +65,6 @@ def test_the_same_seed_gives_the_same_bytes(lab: Lab, run: Run) -> None:
     "mutant",
     [pytest.param(n, marks=pytest.mark.mutant(n)) for n in ("in_directory_order", "by_hash")],
 )
-def test_what_follows_the_machine_is_noticed(run: Run, mutant: str) -> None:
+def test_a_dependence_on_the_machine_is_noticed(run: Run, mutant: str) -> None:
     folders = [run(number, ["arc"], mutant=mutant) for number in range(2)]
     assert contents(folders[0] / "arc") != contents(folders[1] / "arc")
