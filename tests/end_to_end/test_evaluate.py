@@ -1,4 +1,4 @@
-"""evaluate.py and scripts/solve.py as they are called, on published and on own checkpoints."""
+"""evaluate.py and scripts/solve.py from the command line, on published checkpoints and ours."""
 
 import csv
 import json
@@ -74,7 +74,7 @@ def test_a_trained_run_is_measured_as_during_training(
     assert result["metrics"] == logged
 
 
-def test_thinking_longer_has_a_table_and_a_json(
+def test_longer_thinking_has_a_table_and_a_json(
     own_run: Path, sudoku_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["depth=[3,5]", "breadth=[1,4]", "select=[q,majority]", "global_batch_size=4"]
@@ -108,11 +108,11 @@ def test_thinking_longer_has_a_table_and_a_json(
         (["breadth=2", "perturb=noise", "noise=0.5", "seed=3"], "thinking_breadth2_noise0.5_seed3"),
         (["breadth=[1,8]", "select=majority"], "thinking_breadth1-8_symmetry_majority"),
         (["max_examples=4", "split=train"], "train_first4"),
-        # There is no average.
+        # The run has no average.
         (["weights=last", "arch_overrides.halt_max_steps=7"], "halt_max_steps-7"),
         (["arch_overrides.attention=math", "seed=3"], "attention-math_seed3"),
         (["evaluators=[sudoku]", "halting=q"], "at_halt_evaluators-sudoku"),
-        # What the run would measure by itself.
+        # The same as the run's own evaluation.
         (["max_examples=10", "arch_overrides.halt_max_steps=3", "evaluators=[]"], ""),
         (["data_path=OWN", "save_records=true"], ""),
     ],
@@ -141,7 +141,7 @@ def test_the_result_lies_in_the_run_and_ends_the_output(
     assert f"{exact:.4f} [{low:.4f}, {high:.4f}]" in out
 
 
-def test_mistakes_are_told_before_torch_is_loaded(
+def test_mistakes_are_reported_before_torch_is_loaded(
     own_run: Path, sudoku_data: Path, tasks_data: Path, run_python: Run, tmp_path: Path
 ) -> None:
     cut = tmp_path / "cut"
@@ -182,7 +182,7 @@ assert "torch" not in sys.modules
     assert finished.code == 0, finished.err
 
 
-def test_a_disk_that_refuses_the_outputs_is_a_mistake_in_the_settings(
+def test_unwritable_outputs_are_a_mistake_in_the_settings(
     own_run: Path, run_evaluation: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "result_outputs").write_text("a file where the folder should be")
@@ -192,7 +192,7 @@ def test_a_disk_that_refuses_the_outputs_is_a_mistake_in_the_settings(
 
 
 @pytest.mark.slow
-def test_ranks_together_give_what_one_gives(
+def test_two_ranks_give_the_result_of_one(
     own_run: Path, run_evaluation: Run, run_on_ranks: Run, tmp_path: Path
 ) -> None:
     outputs, halting = "save_outputs=[inputs,preds,logits]", "halting=q"
@@ -212,9 +212,9 @@ def test_ranks_together_give_what_one_gives(
 @pytest.mark.parametrize(
     ("settings", "num_rows", "expected"),
     [
-        # Of world_size and what fits on each rank: the run's own, rounded up; never more than rows.
+        # By (world_size, rows that fit on a rank): the run's size, rounded up; at most all rows.
         ({}, 32, {(1, 0): 4, (3, 0): 6, (8, 0): 8, (2, 8): 16, (2, 100): 32}),
-        # Where rows halt early slots are few beside the rows.
+        # If rows halt early, a few slots serve many rows.
         ({"halting": "q"}, 1000, {(1, 0): 4, (1, 500): 62, (4, 500): 64}),
         ({"halting": "q"}, 100, {(1, 500): 32}),
     ],
@@ -260,13 +260,13 @@ def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
 
 
 class Sure(HaltingRule):
-    """Of a plug-in: the mean confidence ends a puzzle."""
+    """A plug-in's rule: the mean confidence halts a puzzle."""
 
     def wants_to_halt(self, outputs: Outputs) -> Tensor:
         return outputs["confidence_logits"].mean(-1) > -100
 
 
-def test_of_a_head_of_another_name_the_model_tells_whether_it_halts(
+def test_any_head_with_a_rule_can_halt(
     save_run: Callable[..., Path],
     sudoku_data: Path,
     run_evaluation: Run,

@@ -1,4 +1,4 @@
-"""Evaluators as they are called: in pretrain.py and evaluate.py, on one rank and on two."""
+"""Evaluators in pretrain.py and evaluate.py, on one rank and on two."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ FILES = ("arc_tasks.json", "submission.json")
 
 @pytest.fixture
 def settings(tiny_settings: list[str], arc_data: Path) -> list[str]:
-    """A short run on ARC tasks with an evaluation halfway and one at the end."""
+    """Return settings of a short run on ARC tasks, evaluated halfway and at the end."""
     sizes = ["global_batch_size=6", "epochs=16", "eval_interval=8", "eval_batch_size=6"]
     model = ["lr=1e-3", "arch.puzzle_emb_ndim=32"]
     return [*tiny_settings, f"data_path={arc_data}", "evaluators=[arc]", *sizes, *model]
@@ -45,7 +45,7 @@ def test_arc_is_scored_in_training_and_afterwards(
         assert [pair["votes"] for pairs in votes.values() for pair in pairs] == [4, 4, 4, 4]
     assert run.leftovers() == []
 
-    # The same figures and files from the last checkpoint, by the run's own evaluators.
+    # An evaluation of the last checkpoint gives the same figures and files.
     (tmp_path / "own").mkdir()
     result = run_evaluation(tmp_path / "own" / "result.json", f"checkpoint={run.folder}")
     found = result["evaluators"]["arc"]
@@ -56,14 +56,14 @@ def test_arc_is_scored_in_training_and_afterwards(
     assert f"arc/pass@2                 {found['metrics']['pass@2']:.4f}" in capsys.readouterr().out
     for name in FILES:
         assert (tmp_path / "own" / name).read_bytes() == (folder / name).read_bytes()
-    # Those of rows that halt early stand beside them.
+    # With early halting the files have other names.
     early = tmp_path / "own" / "early.json"
     written = run_evaluation(early, f"checkpoint={run.folder}", "halting=q")["evaluators"]["arc"]
     names = [name.replace(".", "_at_halt.") for name in FILES]
     assert sorted(written["files"]) == [str(tmp_path / "own" / name) for name in names]
     assert all((tmp_path / "own" / name).is_file() for name in names)
 
-    # And on two ranks, of which the second has fewer rows.
+    # Two ranks give the same, though the second has fewer rows.
     output = tmp_path / "two" / "result.json"
     host = ("device=cpu", "num_threads=1")
     arguments = (f"checkpoint={run.folder}", "global_batch_size=6", f"output={output}", *host)

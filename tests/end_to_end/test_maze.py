@@ -1,4 +1,4 @@
-"""Mazes from the builder to a trained model, and those that could be taken for Sudokus."""
+"""Mazes from the builder to a trained model, and mazes of the size of a Sudoku."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def four_by_four(kind: str, tmp_path: Path) -> Path:
-    """16 cells and 6 tokens, as both kinds have."""
+    """Build a set with 16 cells and 6 tokens, which both kinds have."""
     folder = tmp_path / "data"
     flags = ["--source=generate", "--size=4", "--subsample-size=16", "--test-size=8"]
     flags += [f"--output-dir={folder}"]
@@ -77,7 +77,7 @@ def test_mazes_of_four_rows_are_no_sudokus(
 
 
 @pytest.mark.slow
-def test_an_exported_model_says_its_kind(
+def test_an_exported_model_names_its_kind(
     kind: str, four_by_four: Path, run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(f"data_path={four_by_four}", "arch.H_cycles=1", "arch.L_cycles=1", "epochs=4")

@@ -1,5 +1,6 @@
-"""A mistake ends a program within seconds: one line on standard error that names what is wrong, no
-traceback, and the exit code of its kind. All messages are tested where they are made.
+"""A mistake ends a program within seconds, with one line that names it and its kind's exit code.
+
+Each message has its own test elsewhere.
 """
 
 import re
@@ -17,12 +18,12 @@ from training.checkpoint.published import CONFIG_FILE
 from training.checkpoint.store import RunState, save_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
-# Five seconds are promised on a machine that does nothing else.
+# We promise 5 s on an idle machine.
 SECONDS = 15.0
 
 
 def assert_one_line(finished: Any, code: int, *parts: str) -> None:
-    """Require the exit code, and one line that holds all `parts`."""
+    """Require the exit code, and one line that contains all `parts`."""
     assert finished.code == code, finished.err
     assert len(finished.err_lines) == 1, finished.err
     assert "Traceback" not in finished.err
@@ -110,7 +111,7 @@ def test_checkpoints_without_settings(run_python: Any, tmp_path: Path, sudoku_da
         ("evaluate.py checkpoint=nowhere", 4, "nowhere: no such checkpoint"),
     ],
 )
-def test_every_worker_answers(
+def test_every_worker_reports_the_mistake(
     run_python: Any, sudoku_data: Path, command: str, code: int, line: str
 ) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -118,8 +119,7 @@ def test_every_worker_answers(
     finished = run_python(*torchrun, ROOT / script, *settings, timeout=120)
     assert finished.code != 0
     assert 1 <= finished.err.count(f"{script}: {line}") <= 2
-    # torchrun ends the other worker when one has failed: if it was not done itself, by a signal
-    # that kills or preempts it.
+    # When one worker fails, torchrun ends the other one by a signal, if it still runs.
     codes = {int(code) for code in re.findall(r"exitcode\s*: (-?\d+)", finished.err)}
     assert code in codes, finished.err
     assert codes <= {code, -signal.SIGTERM, EXIT_PREEMPTED}

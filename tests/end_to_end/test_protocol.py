@@ -1,4 +1,4 @@
-"""The protocol as a whole, on tiny data."""
+"""The whole protocol on tiny data."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from dataset import build_maze_dataset, build_sudoku_dataset
 
 ROOT = Path(__file__).resolve().parents[2]
-# Processes that are started take the modules of this tree.
+# So that started processes import the modules of this tree.
 HERE = {"PYTHONPATH": str(ROOT)}
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ def settings(tiny_settings: list[str]) -> list[str]:
 
 
 def kill_when(process: Any, said: str) -> str:
-    """Read what a process prints until it has said so, then kill it; return what it has said."""
+    """Read a process's output until it contains `said`, kill the process, and return the output."""
     text = ""
     for line in process.stdout:
         text += line
@@ -42,7 +42,7 @@ def without_hours(folder: Path) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in ("hours", "name")}
 
 
-def test_killed_and_started_again_it_ends_in_the_same_figures(
+def test_a_killed_protocol_ends_in_the_same_figures(
     start: Callable[..., Any], run_python: Any, settings: list[str], files_of: Any, tmp_path: Path
 ) -> None:
     data = tmp_path / "sudoku"
@@ -77,7 +77,7 @@ def test_killed_and_started_again_it_ends_in_the_same_figures(
     assert re.search(r"\| \d+\.\d\d ± \d+\.\d\d \| [\d,]+ \| 30 training puzzles; 2 seeds; ", row)
 
 
-def test_mazes_have_a_lenient_score_beside(
+def test_mazes_have_a_lenient_score_too(
     run_python: Any, settings: list[str], tmp_path: Path
 ) -> None:
     data, folder = tmp_path / "mazes", tmp_path / "scores"

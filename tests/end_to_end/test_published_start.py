@@ -15,14 +15,12 @@ from training.checkpoint.tensors import load_tensors
 PUBLISHED = Path(__file__).resolve().parent.parent / "parity" / "published_format"
 
 LOSSES, FINAL_WEIGHTS = 5e-5, 1e-4
-
-
 EXPECTED = json.loads((PUBLISHED / "expected_train.json").read_text())
 
 
 @pytest.fixture
 def start_folder(tmp_path: Path) -> Path:
-    """The published start as a folder that one downloads: weights and all_config.yaml."""
+    """Return a folder as one downloads it, with the published start and all_config.yaml."""
     folder = tmp_path / "published"
     folder.mkdir()
     shutil.copy(PUBLISHED / "init_step_0", folder / "step_0")
@@ -35,7 +33,7 @@ def start_folder(tmp_path: Path) -> Path:
 def test_the_published_losses_step_by_step(
     start_folder: Path, train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
 ) -> None:
-    """The published run of 14 steps as a command line of ours."""
+    """The published run of 14 steps, as one of our command lines."""
     places = {
         "load_checkpoint": start_folder / "step_0",
         "data_path": PUBLISHED / "data",
@@ -66,7 +64,7 @@ def test_the_published_losses_step_by_step(
             assert difference <= FINAL_WEIGHTS, name
 
 
-def test_an_average_is_what_is_evaluated_and_kept_beside_the_weights(
+def test_an_average_is_evaluated_and_saved_beside_the_weights(
     run: Any, run_evaluation: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     files = run("ema=true", "ema_rate=0.8", "epochs=4")
@@ -87,7 +85,7 @@ def test_an_average_is_what_is_evaluated_and_kept_beside_the_weights(
     assert figures["last"]["lm_loss"] != figures["averaged"]["lm_loss"]
 
 
-def test_frozen_weights_leave_the_puzzle_embedding_to_learn(run: Any, tasks_data: Path) -> None:
+def test_with_frozen_weights_the_puzzle_embedding_learns(run: Any, tasks_data: Path) -> None:
     common = [f"data_path={tasks_data}", "puzzle_emb_lr=0.1"]
     start = run(*common, "max_steps=1", name="start").folder
     files = run(*common, f"load_checkpoint={start}", "freeze_weights=true")

@@ -1,4 +1,4 @@
-"""Who may import whom; and that a configuration is checked before torch is loaded."""
+"""The allowed imports of each module; a configuration is checked before torch is loaded."""
 
 import ast
 import functools
@@ -20,17 +20,16 @@ PACKAGES = (*CORE_PACKAGES, "apps")
 ENTRY_POINTS = ("pretrain", "evaluate")
 OURS = (*PACKAGES, *ENTRY_POINTS, "puzzle_dataset", "scripts", "tests")
 
-# How data sets lie on disk; of these modules each may import only those before it.
+# The modules of the format on disk; each may import only earlier ones.
 ON_DISK = (
     "dataset.dihedral",
     "dataset.format.files",
-    "dataset.format.schema",
     "dataset.format.schema",
     "dataset.format.reading",
     "dataset.format.writing",
 )
 
-# What a module may import of ours, by its own name or its package's; the first that fits counts.
+# Our modules that a module may import, by its name or its package's; the first match counts.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "runtime": ("runtime",),
     **{name: ("runtime", *ON_DISK[:number]) for number, name in enumerate(ON_DISK)},
@@ -49,7 +48,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "evaluate": (*PACKAGES, "puzzle_dataset"),
 }
 
-# Imported without torch, so that mistakes answer at once.
+# Modules that do not import torch, so that mistakes are reported at once.
 WITHOUT_TORCH = """
 dataset.build_arc_dataset dataset.build_maze_dataset dataset.build_sudoku_dataset
 dataset.format.reading dataset.format.writing dataset.maze.rules evaluate
@@ -64,7 +63,7 @@ training.config.composition training.config.schema training.data training.logs t
 apps.reports.runs apps.reports.score_arc apps.reports.writing
 apps.sweeps.folder apps.sweeps.machine apps.sweeps.programs apps.sweeps.run apps.sweeps.table
 """
-# The one place of the core that says where further parts are looked for.
+# The only module of the core that names the package of further parts.
 LOOKS_FOR_PARTS = "models.architectures"
 
 MODULES = {
@@ -81,7 +80,7 @@ def tree_of(name: str) -> ast.Module:
 
 @functools.cache
 def imports(name: str) -> frozenset[str]:
-    """What a module imports when it runs, also inside functions."""
+    """Return all imports of a module, also inside functions, but not those for type checkers."""
     found, left_out = set[str](), set[ast.AST]()
     for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -107,8 +106,8 @@ def within(*packages: str) -> list[str]:
     return [name for name in MODULES if is_within(name, packages)]
 
 
-def test_no_module_leads_back_to_itself() -> None:
-    """Not even through imports inside functions."""
+def test_no_imports_are_circular() -> None:
+    """Imports inside functions count, too."""
     for name in MODULES:
         found, ahead = set[str](), [name]
         while ahead:
@@ -124,7 +123,7 @@ def test_modules_import_only_what_they_may() -> None:
         assert {other for other in of_ours if not is_within(other, allowed)} == set(), name
 
 
-def test_modules_need_only_the_packages_that_they_may() -> None:
+def test_modules_import_only_allowed_packages() -> None:
     for name in MODULES:
         roots = {other.partition(".")[0] for other in imports(name)} - sys.stdlib_module_names
         if is_within(name, ("models",)):
@@ -138,7 +137,7 @@ def test_modules_need_only_the_packages_that_they_may() -> None:
             assert "torch.distributed." not in MODULES[name].read_text(), name
 
 
-def test_the_core_names_no_app_in_a_string_either() -> None:
+def test_the_core_names_no_app_in_a_string() -> None:
     for name in within(*CORE_PACKAGES, "puzzle_dataset"):
         nodes = ast.walk(tree_of(name))
         texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
@@ -146,7 +145,7 @@ def test_the_core_names_no_app_in_a_string_either() -> None:
         assert named == ({"apps"} if name == LOOKS_FOR_PARTS else set()), name
 
 
-# What is chosen by name: folders of architectures and biases of attention, heads; techniques.
+# Parts that are chosen by name: architectures, biases of attention, heads, techniques.
 MODEL_PARTS = tuple(
     str(path.parent.relative_to(ROOT)).replace("/", ".")
     for path in sorted((ROOT / "models").rglob("config.py"))
@@ -158,7 +157,7 @@ MODEL_PARTS += tuple(
     if path.stem not in ("auxiliary", "base", "build", "config", "q", "schemas")
 )
 MODEL_PARTS += ("models.techniques",)
-# What knows a part all the same: the published format.
+# The published format may name parts.
 KNOWS_A_PART = ("training.checkpoint.published",)
 
 
@@ -168,12 +167,12 @@ def test_the_core_imports_no_part_of_a_model_by_name() -> None:
         assert not {other for other in imports(name) if is_within(other, MODEL_PARTS)}, name
 
 
-# What loads, runs and measures any model on any puzzles: everything but the parts themselves.
+# The modules that work for any model and any puzzles.
 CORE = sorted(
     {*within("models", "training", "evaluation", "runtime", "puzzle_dataset", *ENTRY_POINTS)}
     - {*within(*MODEL_PARTS, "evaluation.evaluators")}
 )
-# Architectures of apps; ours are named by the published format, too.
+# The architectures of apps. (The published format names those of the core.)
 OF_APPS = [
     name for name in ARCHITECTURES if ARCHITECTURES[name].schema.__module__.startswith("apps.")
 ]
@@ -188,12 +187,12 @@ HELP_NAMES_A_PART = {
 
 
 def words(text: str) -> set[str]:
-    """The names in a text, in small letters."""
+    """Return the names in a text, in small letters."""
     return set(re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)*", text.lower()))
 
 
 def named_in_code(tree: ast.AST) -> set[str]:
-    """What code names: its own names, and the words of its strings but for docstrings."""
+    """Return the names in code, and the words of its strings except docstrings."""
     found = set[str]()
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -217,7 +216,7 @@ def test_the_core_names_no_kind_technique_app_or_optional_head(name: str) -> Non
     assert bool({*KINDS} & in_code) == (name in NAMES_A_KIND)
 
 
-def test_packages_import_nothing() -> None:
+def test_init_files_import_nothing() -> None:
     packages = [name for name in MODULES if name.endswith(".__init__")]
     assert len(packages) >= len(CORE_PACKAGES)
     assert [name for name in packages if imports(name)] == ["dataset.kinds.__init__"]

@@ -1,4 +1,4 @@
-"""Further label fields in batches: of the same rows as the labels, and only where asked for."""
+"""Further label fields in batches: they come from the rows of the labels, and only if asked for."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ SIZES = np.array([2, 1, 3, 1, 1])  # Examples of each puzzle.
 
 
 def write(folder: Path, fields: dict[str, LabelField] | None = None) -> Path:
-    """Rows whose labels and fields can be computed from the inputs; label 0 is ignored."""
+    """Write rows with labels and fields that are functions of the inputs; label 0 is ignored."""
     declared = FIELDS if fields is None else fields
     num_examples = int(SIZES.sum())
     inputs = np.random.default_rng(0).integers(2, 9, (num_examples, 6))
@@ -43,7 +43,7 @@ def rgb_of(inputs: np.ndarray) -> np.ndarray:
     return inputs[..., None] * np.array([1, 10, 28])
 
 
-def test_only_what_is_asked_for_is_read(tmp_path: Path):
+def test_only_the_asked_fields_are_read(tmp_path: Path):
     folder = write(tmp_path)
     twice = ["rgb", "moves", "rgb"]
     for asked, found in (([], ()), (["rgb"], ("rgb",)), (twice, ("rgb", "moves"))):
@@ -68,7 +68,7 @@ def test_folders_share_the_fields_that_all_declare_alike(tmp_path: Path):
             assert batch.fields["rgb"].shape == (3, 6, 3)
 
 
-def test_folders_that_disagree_about_what_is_asked_for_are_refused(tmp_path: Path):
+def test_folders_that_disagree_about_an_asked_field_are_refused(tmp_path: Path):
     one = write(tmp_path / "one")
     two = write(tmp_path / "two", {"rgb": FIELDS["rgb"]})
     three = write(tmp_path / "three", {"moves": LabelField(6)})
@@ -83,7 +83,7 @@ def test_folders_that_disagree_about_what_is_asked_for_are_refused(tmp_path: Pat
 
 
 def colours_of(labels: np.ndarray) -> np.ndarray:
-    """Cell by cell, by the definition."""
+    """Return the colour of each cell, by the definition."""
     pixels = np.full((*labels.shape, 3), -100)
     for at, label in np.ndenumerate(labels):
         if label >= 2:

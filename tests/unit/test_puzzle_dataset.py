@@ -21,10 +21,10 @@ FACTS |= {"seq_len": SEQ_LEN, "num_puzzle_identifiers": 50}
 
 
 def make_set(groups: Sequence[Sequence[int]], num_identifiers: int = 50) -> PuzzleSet:
-    """A set from the number of examples of each puzzle of each group.
+    """Return a set with `groups[g][p]` examples of puzzle p in group g.
 
-    The inputs spell the row number in base 10 and the identifiers are the puzzle numbers, so that a
-    batch tells where it is from; the last label of each row is 0.
+    The inputs spell the row number in base 10, and the identifiers are the puzzle numbers, so that
+    a batch shows its rows; the last label of each row is 0.
     """
     sizes = [size for group in groups for size in group]
     rows = np.arange(sum(sizes))
@@ -52,7 +52,7 @@ def row_numbers(batch: Batch) -> np.ndarray:
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """One batch from the slices of all ranks."""
+    """Return one batch from the slices of all ranks."""
     slices = [batch.arrays() for batch in batches]
     whole = {name: np.concatenate([arrays[name] for arrays in slices]) for name in slices[0]}
     named = {name: whole.pop(name) for name in ("inputs", "labels", "puzzle_identifiers")}
@@ -82,7 +82,7 @@ def batches_of(dataset: PuzzleDataset, **options) -> TrainBatches:
     return TrainBatches(dataset, **settings)
 
 
-def test_batches_hold_what_the_rows_hold(dataset: PuzzleDataset):
+def test_batches_contain_the_rows(dataset: PuzzleDataset):
     arrays = dataset.sets["all"]
     steps = 0
     for position, batch in batches_of(dataset).iterate(0):
@@ -118,8 +118,8 @@ def test_a_batch_has_as_many_rows_for_each_rank(dataset: PuzzleDataset, size: in
         EvalBatches(dataset, global_batch_size=size, world_size=ranks)
 
 
-def test_stream_is_the_one_of_earlier_versions(tmp_path: Path):
-    """A run resumed under a newer version continues its stream: these numbers are a promise."""
+def test_the_stream_is_the_same_as_in_earlier_versions(tmp_path: Path):
+    """A run that is resumed with a newer version must continue its stream."""
     dataset = PuzzleDataset([write(tmp_path, one=make_set(SINGLE), two=make_set(MIXED))], "train")
     batches = batches_of(dataset, seed=2**63 + 5, global_batch_size=10)
     single, mixed = (next(batches.iterate_rows(3, n))[1].rows.tolist() for n in (1, 7))
@@ -183,7 +183,7 @@ def test_evaluation_slices_make_the_padded_rows(
         assert len(whole.inputs) % 6 == 0
 
 
-def test_labels_stay_where_nothing_is_ignored(tmp_path: Path):
+def test_without_an_ignored_label_all_labels_stay(tmp_path: Path):
     path = write(tmp_path, metadata={"ignore_label_id": None}, all=make_set(SINGLE))
     _, batch, _, _ = next(iter(EvalBatches(PuzzleDataset([path], "train"), global_batch_size=4)))
     assert (batch.labels[:, -1] == 0).all()
@@ -242,7 +242,7 @@ def test_fingerprint_covers_every_folder_in_order(tmp_path: Path):
     assert found[0] == PuzzleDataset([str(one)], "train").fingerprint()
 
 
-def test_folders_keep_the_identifiers_that_they_were_trained_with(tmp_path: Path):
+def test_folders_keep_the_identifiers_of_training(tmp_path: Path):
     folders = [tmp_path / name for name in ("a", "b", "c")]
     for folder in folders:
         write(folder, all=make_set([[1], [2]]))
@@ -256,7 +256,7 @@ def test_folders_keep_the_identifiers_that_they_were_trained_with(tmp_path: Path
         assert tested.metadata.num_puzzle_identifiers == 150
         first = next(iter(tested.sets.values()))
         assert first.puzzle_identifiers.tolist() == [offsets[0], offsets[0] + 1]
-    # One folder of training has no say about others.
+    # Trained on one folder, another folder is numbered from 0.
     assert PuzzleDataset([b], "test", numbered_as=[a]).identifier_offsets == [0]
     with pytest.raises(DatasetError, match="trained on several folders, and this is none of them"):
         PuzzleDataset([c], "test", numbered_as=[a, b])
@@ -270,7 +270,7 @@ def test_another_folder_without_puzzle_identifiers_is_fine(tmp_path: Path):
     assert PuzzleDataset([tmp_path / "c"], "train", numbered_as=paths).identifier_offsets == [0]
 
 
-def test_a_set_says_its_kind_and_stays_the_same_set(tmp_path: Path):
+def test_naming_the_kind_keeps_the_fingerprint(tmp_path: Path):
     maze = np.full((3, 16), 2, np.uint8)
     maze[:, :2] = 3, 4
     sudoku = np.array([[2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]], np.uint8)

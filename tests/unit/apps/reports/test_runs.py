@@ -12,7 +12,7 @@ from training.checkpoint.lock import run_lock
 Make = Callable[..., Path]
 
 
-def test_all_runs_are_listed_those_at_work_first(make_sweep: Make, make_run_folder: Make) -> None:
+def test_all_runs_are_listed_running_ones_first(make_sweep: Make, make_run_folder: Make) -> None:
     sweep = make_sweep()
     at_work = make_run_folder("at work", score=0.25)
     with run_lock(at_work):
@@ -83,7 +83,7 @@ def test_all_runs_are_listed_until_ctrl_c(
     monkeypatch.setattr("apps.reports.runs.time.sleep", wait)
     assert runs.main([str(folder.parent), "--watch"]) == 0
     told = capsys.readouterr()
-    # Without a terminal what has not changed is said once.
+    # Without a terminal an unchanged line is printed once.
     assert (told.out.count("stopped  run"), told.err) == (1, "")
 
 

@@ -16,7 +16,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the script on arguments: (exit code, output, errors)."""
+    """Return a function that runs the script and returns (exit code, output, errors)."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         code = score_arc.main([str(argument) for argument in arguments])
@@ -28,7 +28,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def small(tmp_path: Path) -> tuple[Path, Path]:
-    """Two tasks of one cell each; the first is solved by the second vote, the other is unknown."""
+    """Write two tasks of one cell: the second vote solves the first, the other has no answer."""
     puzzles = {
         "first": {"train": [], "test": [{"input": [[1]], "output": [[2]]}]},
         "second": {"train": [], "test": [{"input": [[3]]}]},
@@ -106,7 +106,7 @@ def test_predictions_of_another_form_are_named(
         {"descr": "<i8", "shape": (-3, -4)},
     ],
 )
-def test_sizes_that_cannot_be_are_refused(
+def test_impossible_sizes_are_refused(
     run: Run, small: tuple[Path, Path], claim: dict[str, Any]
 ) -> None:
     header = repr(claim | {"fortran_order": False}).encode()

@@ -1,4 +1,4 @@
-"""Muon, batched by shape, against torch's own."""
+"""Muon, batched by shape, compared with torch's own."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def build(parameters: list[nn.Parameter], scale: str = "original") -> Muon:
 
 
 @pytest.mark.parametrize("scale", ["original", "match_rms_adamw"])
-def test_steps_are_those_of_torch(scale: str) -> None:
+def test_steps_are_as_in_torch(scale: str) -> None:
     own, theirs = matrices(), matrices()
     optimizer = build(own, scale)
     twin = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.2, momentum=0.9, adjust_lr_fn=scale)
@@ -36,7 +36,7 @@ def test_steps_are_those_of_torch(scale: str) -> None:
             set_gradients(each, 1 + step)
         optimizer.step()
         twin.step()
-    # Torch iterates in bfloat16: 8 bits, through five steps, four times.
+    # Torch iterates in bfloat16: 8 bits, five iterations, four steps.
     for p, q in zip(own, theirs, strict=True):
         torch.testing.assert_close(p, q, rtol=0.05, atol=0.05)
         assert (p - q).abs().max() < 0.1 * p.abs().max()
@@ -50,7 +50,7 @@ def test_singular_values_come_near_one() -> None:
         assert values.max() < 1.3
 
 
-def test_a_step_that_is_skipped_changes_nothing() -> None:
+def test_a_skipped_step_changes_nothing() -> None:
     parameters = matrices()
     optimizer = build(parameters)
     set_gradients(parameters, 1)

@@ -1,4 +1,4 @@
-"""The kernel of the package `adam-atan2`, by a stand-in that has its interface."""
+"""The kernel of the package `adam-atan2`, with a stand-in of the same interface."""
 
 import sys
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ def stand_in(
     beta2: float,
     weight_decay: float,
 ) -> None:
-    """What the CUDA kernel does, in torch."""
+    """Do the same as the CUDA kernel, in torch."""
     lists = (params, grads, exp_avgs, exp_avg_sqs, state_steps)
     for p, g, m, v, step in zip(*lists, strict=True):
         assert (step.shape, step.dtype) == ((), torch.float32)
@@ -72,10 +72,10 @@ def test_it_steps_clips_averages_and_skips_as_ours() -> None:
         torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-7)
 
 
-def test_where_it_cannot_run_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_kernel_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="runs on CUDA only, not on cpu"):
         package_kernel(CPU)
-    # The module is looked for before the device is touched.
+    # The module is imported before the device is used.
     monkeypatch.setitem(sys.modules, "adam_atan2_backend", None)
     with pytest.raises(ConfigError, match="adam_atan2_backend.adam_atan2_cuda_impl_ cannot be"):
         package_kernel(torch.device("cuda"))
