@@ -312,10 +312,8 @@ def make_run_folder(tmp_path: Path) -> Callable[..., Path]:
         (folder / f"step_{steps}").mkdir(parents=True)
         config = {"project_name": "Trials", "run_name": name, "data_path": "data/easy", "lr": 1e-3}
         config |= {"epochs": 4, "eval_interval": 2, "global_batch_size": 8, "ema": True}
-        config |= {
-            "max_steps": None,
-            "arch": {"name": "trm", "hidden_size": 32, "halt_max_steps": 4},
-        }
+        config["arch"] = {"name": "trm", "hidden_size": 32, "halt_max_steps": 4}
+        config["max_steps"] = None
         state = {"step": steps, "iteration": 2, "position": 0, "best_score": score}
         state |= {"seconds": 370.5, "total_steps": steps, "environment": {"device": "cpu"}}
         state["config"] = {"epochs": 4, "eval_interval": 2}
@@ -352,12 +350,8 @@ def _evaluation(steps: int, score: float) -> dict[str, str]:
     right = round(20 * score)
     shares = {"value": right / 20, "low": 0.5, "high": 0.9}
     metrics = {"exact_accuracy": shares, "accuracy": shares, "steps": {"value": 4.0}}
-    facts = {
-        "checkpoint": f"run/step_{steps}",
-        "step": steps,
-        "arch": {"name": "trm", "halt_max_steps": 4},
-        "data": ["data/easy/test"],
-    }
+    facts = {"checkpoint": f"run/step_{steps}", "step": steps, "data": ["data/easy/test"]}
+    facts["arch"] = {"name": "trm", "halt_max_steps": 4}
     result = {
         **facts,
         "num_parameters": 12345,
@@ -479,13 +473,8 @@ def start_command(clean_environment: Mapping[str, str], tmp_path: Path) -> Itera
     started: list[subprocess.Popen[str]] = []
 
     def begin(*command: str | Path, env: Mapping[str, str] | None = None) -> Any:
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        given = {
-            "cwd": tmp_path,
-            "env": {**clean_environment, **(env or {})},
-            "text": True,
-            **pipes,
-        }
+        given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        given |= {"cwd": tmp_path, "env": {**clean_environment, **(env or {})}, "text": True}
         started.append(subprocess.Popen(command, start_new_session=True, **given))
         return started[-1]
 
@@ -531,6 +520,14 @@ def start_ranks(start: Start) -> Callable[..., list[subprocess.Popen[str]]]:
         return [start(*own, env=place) for own, place in zip(arguments, places, strict=True)]
 
     return begin
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    """Wait up to 60 s until `holds()` is true."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def _located(argument: str | Path) -> str:

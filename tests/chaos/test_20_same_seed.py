@@ -29,14 +29,12 @@ def run(lab: Lab, run_python: Callable[..., Any]) -> Run:
     sources = builds.write_sources(lab.folder / "sources")
 
     def start(number: int, sets: list[str], *train: str, mutant: str | None = None) -> Path:
-        folder, given = lab.folder / f"{number}", {name: SETS[name] for name in sets}
+        folder = lab.folder / f"{number}"
+        flags = {name: [f"{sources}", f"{folder / name}", *SETS[name][1:]] for name in sets}
         order = {
             "seed": number,
             "mutant": mutant,
-            "builds": [
-                [kind, f"{sources}", f"{folder / name}", *flags]
-                for name, (kind, *flags) in given.items()
-            ],
+            "builds": [[SETS[name][0], *flags[name]] for name in sets],
             "train": [*train, f"checkpoint_path={folder / 'run'}"] if train else [],
         }
         environment = {**IMPORTS, "PYTHONHASHSEED": str(lab.rng.integers(2**32))}

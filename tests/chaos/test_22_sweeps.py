@@ -15,7 +15,7 @@ from harness import mutants
 from harness.lab import Lab
 from harness.processes import Child, Fault, pretrain, until
 
-SEEDS = (0, 1, 2)
+SEEDS = ("0", "1", "2")
 
 
 def start(lab: Lab, name: str, *more: str, faults: Sequence[Fault] = ()) -> Child:
@@ -54,11 +54,7 @@ def require_none_run_twice(sweeps: Sequence[Child]) -> None:
 def test_kills_of_sweeps_change_no_bit(lab: Lab) -> None:
     for seed in SEEDS:
         lab.train(f"whole {seed}", f"seed={seed}")
-    swept = (
-        f"seed={','.join(map(str, SEEDS))}",
-        "hydra/launcher=pool",
-        "hydra.launcher.max_jobs=2",
-    )
+    swept = (f"seed={','.join(SEEDS)}", "hydra/launcher=pool", "hydra.launcher.max_jobs=2")
     wanted = lab.cases(quick=10, long=100)
     kills = sweeps = 0
     while kills < wanted:

@@ -1,4 +1,4 @@
-"""What is a path, in other words; and what the eight views must do to it."""
+"""Paths in mazes, compared with their definition, and their behaviour under the eight views."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -11,7 +11,7 @@ from dataset.maze.rules import FREE, GOAL, PATH, START, WALL, check_paths, solve
 
 @st.composite
 def mazes(draw: st.DrawFn) -> np.ndarray:
-    """A maze, uint8 [1, cells], of 2 x 2 to 6 x 6."""
+    """Draw a maze of 2 x 2 to 6 x 6, uint8 [1, cells]."""
     cells = draw(st.integers(2, 6)) ** 2
     maze = np.array(draw(st.lists(st.sampled_from([WALL, FREE]), min_size=cells, max_size=cells)))
     ends = draw(st.lists(st.integers(0, cells - 1), min_size=2, max_size=2, unique=True))
@@ -20,7 +20,7 @@ def mazes(draw: st.DrawFn) -> np.ndarray:
 
 
 def is_path(maze: np.ndarray, drawing: np.ndarray) -> bool:
-    """By the definition: kept walls and ends, and a chain of cells without other contacts."""
+    """Decide by the definition: walls and ends are kept, and the cells make one plain chain."""
     size = int(len(maze) ** 0.5)
     if any(b != a and (a, b) != (FREE, PATH) for a, b in zip(maze, drawing, strict=True)):
         return False
@@ -49,7 +49,7 @@ def is_path(maze: np.ndarray, drawing: np.ndarray) -> bool:
 
 @settings(deadline=None)
 @given(mazes(), st.data())
-def test_what_is_valid_is_a_path_by_definition(maze: np.ndarray, data: st.DataObject):
+def test_valid_drawings_are_paths_by_definition(maze: np.ndarray, data: st.DataObject):
     labels, _ = solve(maze)
     drawing = labels.copy() if data.draw(st.booleans()) else maze.copy()
     free = np.flatnonzero(maze[0] == FREE).tolist()

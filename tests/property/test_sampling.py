@@ -1,4 +1,4 @@
-"""Training batches against a slow, obvious twin, and against what chance would give."""
+"""Training batches, compared with a slow, obvious twin and with uniform chance."""
 
 from collections.abc import Iterator
 from unittest import mock
@@ -22,7 +22,7 @@ groups_strategy = st.one_of(
 
 
 def in_memory(*sets: Groups) -> PuzzleDataset:
-    """A data set that has what drawing needs; identifiers are puzzle numbers plus 100."""
+    """Return a data set with all that drawing needs; identifiers are puzzle numbers plus 100."""
     dataset = PuzzleDataset.__new__(PuzzleDataset)
     dataset.sets = {}
     for number, groups in enumerate(sets):
@@ -38,7 +38,7 @@ def in_memory(*sets: Groups) -> PuzzleDataset:
     return dataset
 
 
-# The twin: one group after the other, one word after the other, in Python integers.
+# The twin goes group by group and word by word, with Python's integers.
 
 
 def words_of(seed: int, iteration: int, set_number: int, stream: int) -> Iterator[int]:
@@ -51,7 +51,7 @@ def words_of(seed: int, iteration: int, set_number: int, stream: int) -> Iterato
 
 
 def take(words: Iterator[int], count: int) -> list[int]:
-    """The next words, and those thrown away to fill the last block of four."""
+    """Return the next words, and drop the rest of the last block of four."""
     return [next(words) for _ in range(-(-count // 4) * 4)][:count]
 
 
@@ -121,7 +121,7 @@ def test_batches_equal_those_of_the_twin(
 
 
 def assert_uniform(counts: np.ndarray) -> None:
-    """Chi-squared within five standard deviations of its mean; the draws are seeded."""
+    """Require chi-squared within five standard deviations of its mean; the draws are seeded."""
     expected = counts.sum() / counts.size
     statistic = ((counts - expected) ** 2 / expected).sum()
     freedom = counts.size - 1
@@ -129,7 +129,7 @@ def assert_uniform(counts: np.ndarray) -> None:
 
 
 def test_draws_are_uniform():
-    """Places in the epoch, puzzles of a group, and subsets where a batch has too little room."""
+    """Uniform are places in the epoch, puzzles of a group, and subsets of a puzzle's examples."""
     epochs = 6000
     batches = TrainBatches(
         in_memory([[1, 1, 1]] * 5), seed=11, global_batch_size=5, epochs_per_iter=epochs
@@ -140,7 +140,7 @@ def test_draws_are_uniform():
     assert_uniform(np.unique(orders, return_counts=True)[1])
     assert len(np.unique(orders)) == 120
     assert_uniform(np.bincount(rows.ravel()))
-    # The puzzle does not depend on the place, nor on the puzzle of the epoch before.
+    # The puzzle depends neither on the place nor on the puzzle of the previous epoch.
     assert_uniform(np.bincount((np.arange(5) * 3 + rows % 3).ravel()))
     of_group = np.take_along_axis(rows % 3, np.argsort(rows // 3, axis=1), axis=1)
     assert_uniform(np.bincount((of_group[1:] * 3 + of_group[:-1]).ravel()))

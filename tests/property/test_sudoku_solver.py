@@ -1,4 +1,4 @@
-"""The solver against exhaustive search over all 4x4 grids."""
+"""The solver, compared with an exhaustive search over all 4x4 grids."""
 
 from functools import cache
 from itertools import permutations
@@ -12,7 +12,7 @@ from dataset.sudoku.rules import count_solutions, find_conflict, solve
 
 @cache
 def all_solutions() -> np.ndarray:
-    """Every solution of size 4, by trying all quadruples of rows: int [288, 16]."""
+    """Return every solution of size 4, int [288, 16], by trying all quadruples of rows."""
     rows = np.array(list(permutations(range(1, 5))))
     found = []
     for first in rows:

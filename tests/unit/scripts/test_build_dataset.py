@@ -1,4 +1,4 @@
-"""`scripts/build_dataset.py` writes what the builder's own command line writes."""
+"""`scripts/build_dataset.py` writes the same bytes as the builder's own command line."""
 
 import subprocess
 import sys
@@ -22,14 +22,14 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_the_bytes_are_those_of_the_builder(tmp_path: Path) -> None:
+def test_the_bytes_are_the_same_as_the_builders(tmp_path: Path) -> None:
     named, own = tmp_path / "named", tmp_path / "own"
     main(["data=sudoku_generated", f"data.path={named}", f"data.builder.flags='{FLAGS}'"])
     assert build_sudoku_dataset.main([*FLAGS.split(), f"--output-dir={own}"]) == 0
     assert files(named) == files(own) != {}
 
 
-def test_wrong_flags_end_as_those_of_the_builder(tmp_path: Path) -> None:
+def test_wrong_flags_end_as_in_the_builder(tmp_path: Path) -> None:
     flags = "data.builder.flags='--sise 4'"
     with pytest.raises(SystemExit) as ended:
         main(["data=sudoku_generated", f"data.path={tmp_path}/x", flags])

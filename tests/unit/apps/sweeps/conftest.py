@@ -5,12 +5,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import wait_until
 
 JOB = """
 import json, os, signal, sys, time
@@ -91,13 +91,6 @@ except Preempted as error:
     print(error)
     sys.exit(75)
 """
-
-
-def wait_until(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 class SweepCommand:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.apps.sweeps.conftest import wait_until
+from tests.conftest import wait_until
 
 pytest.importorskip("submitit")
 

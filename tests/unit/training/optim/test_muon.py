@@ -56,15 +56,14 @@ def test_a_skipped_step_changes_nothing() -> None:
     set_gradients(parameters, 1)
     optimizer.step()
     kept = [p.detach().clone() for p in parameters]
-    state = [optimizer.state[p]["momentum"].clone() for p in parameters]
+    kept += [optimizer.state[p]["momentum"].clone() for p in parameters]
     set_gradients(parameters, 2)
     assert parameters[0].grad is not None
     parameters[0].grad.fill_(torch.nan)
     optimizer.found_inf = torch.ones(())  # type: ignore[attr-defined]
     optimizer.step()
-    assert all(torch.equal(p, k) for p, k in zip(parameters, kept, strict=True))
-    found = [optimizer.state[p]["momentum"] for p in parameters]
-    assert all(torch.equal(m, k) for m, k in zip(found, state, strict=True))
+    found = [*parameters, *(optimizer.state[p]["momentum"] for p in parameters)]
+    assert all(torch.equal(p, k) for p, k in zip(found, kept, strict=True))
 
 
 def test_everything_else_takes_adamw_s_steps() -> None:

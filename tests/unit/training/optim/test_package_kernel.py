@@ -2,10 +2,11 @@
 
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from runtime.errors import ConfigError
 from training.config.schema import ParamGroupConfig
@@ -16,19 +17,9 @@ from training.optim.groups import GROUP_NAME, PEAK_RATE, GradientBucket, assign_
 CPU = torch.device("cpu")
 
 
-def stand_in(
-    params: list[Tensor],
-    grads: list[Tensor],
-    exp_avgs: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    state_steps: list[Tensor],
-    lr: float,
-    beta1: float,
-    beta2: float,
-    weight_decay: float,
-) -> None:
-    """Do the same as the CUDA kernel, in torch."""
-    lists = (params, grads, exp_avgs, exp_avg_sqs, state_steps)
+def stand_in(*arguments: Any) -> None:
+    """Do the same as the CUDA kernel, in torch; it takes five lists of tensors and four numbers."""
+    *lists, lr, beta1, beta2, weight_decay = arguments
     for p, g, m, v, step in zip(*lists, strict=True):
         assert (step.shape, step.dtype) == ((), torch.float32)
         p.mul_(1 - lr * weight_decay)
@@ -49,12 +40,10 @@ def test_it_steps_clips_averages_and_skips_as_ours() -> None:
         }
         groups = assign_groups(model.named_parameters(), settings, 0.02, 0.1)
         bucket = GradientBucket(groups, CPU)
-        rates = [{"lr": group.lr, PEAK_RATE: group.lr} for group in groups]
-        given = [
-            {"params": part.params, GROUP_NAME: group.name, "weight_decay": group.weight_decay}
-            | own
-            for part, group, own in zip(bucket.parts, groups, rates, strict=True)
-        ]
+        given: list[dict[str, Any]] = []
+        for part, group in zip(bucket.parts, groups, strict=True):
+            given.append({"params": part.params, GROUP_NAME: group.name, "lr": group.lr})
+            given[-1] |= {PEAK_RATE: group.lr, "weight_decay": group.weight_decay}
         optimizer = PackageAdamATan2(given, kernel) if kernel else AdamATan2(given)
         average = WeightAverage(model, 0.9)
         update = update_by(optimizer, bucket, average)
