@@ -49,13 +49,14 @@ def test_the_published_losses_step_by_step(
         for name in ("lm_loss", "q_halt_loss", "q_continue_loss"):
             assert record[f"train/{name}"] == pytest.approx(row[name], abs=LOSSES), row["step"]
         assert record["train/lr"] == pytest.approx(row["lr"], rel=1e-12)
-        assert record["train/count"] == row["count"]
+        assert record["train/count"] == row["count"] == row["halted"]
         counted = {"accuracy", "exact_accuracy", "q_halt_accuracy", "steps"}
         assert {name for name in counted if f"train/{name}" in record} == (
             counted if row["count"] else set()
         )
         if row["count"]:
             assert record["train/exact_accuracy"] == row["exact"]
+            assert record["train/steps"] == row["carry_steps"]
     final = load_tensors(run.folder / f"step_{len(trace)}" / "model.safetensors")
     with np.load(PUBLISHED / "expected_final.npz") as expected:
         assert final.keys() == expected.keys()
