@@ -66,7 +66,7 @@ def require_fresh_meetings(server: ForkServer, *faults: Fault) -> int:
 
 def test_a_rank_never_meets_the_dead(lab: Lab) -> None:
     attempts = require_fresh_meetings(lab.server)
-    lab.tally(f"{attempts} attempts in one store, no rank met a dead one", meetings_with_the_dead=0)
+    lab.tally(f"{attempts} attempts in one store, no rank met a dead one", dead_ranks_met=0)
 
 
 @pytest.mark.parametrize("mutant", mutants.params("share_a_prefix", "share_a_question"))

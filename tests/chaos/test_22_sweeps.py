@@ -91,7 +91,7 @@ def test_a_sweep_that_forgets_is_noticed(lab: Lab, mutant: Fault) -> None:
         require_none_run_twice(started)
 
 
-def study_past_a_failure(lab: Lab, *faults: Fault) -> None:
+def run_a_study_past_a_failure(lab: Lab, *faults: Fault) -> None:
     """Start a study whose trial's folder cannot be created until the trial has failed once."""
     obstacle = lab.folder / "searched" / "seed-0"
     obstacle.parent.mkdir()
@@ -104,11 +104,11 @@ def study_past_a_failure(lab: Lab, *faults: Fault) -> None:
 
 
 def test_a_failed_trial_is_tried_again(lab: Lab) -> None:
-    study_past_a_failure(lab)
+    run_a_study_past_a_failure(lab)
     lab.tally("a trial's folder could not be created at first: tried again")
 
 
 @pytest.mark.parametrize("mutant", mutants.params("give_up_at_once"))
 def test_a_trial_that_is_given_up_at_once_is_noticed(lab: Lab, mutant: Fault) -> None:
     with pytest.raises(AssertionError, match="failed with exit code 2"):
-        study_past_a_failure(lab, mutant)
+        run_a_study_past_a_failure(lab, mutant)

@@ -77,7 +77,7 @@ def test_files_and_choices_that_are_named_exist(page: str) -> None:
     choices = re.findall(rf"(?<![\w.])({groups})=([A-Za-z]\w*)", text)
     named += [f"config/{group}/{choice}.yaml" for group, choice in choices if choice != "NAME"]
     for name in named:
-        # The reader of a page on extending makes some files himself.
+        # The pages on extending let the reader create some of these files.
         own = [f"/{name.removeprefix('config/')}", f'.add("{Path(name).stem}"']
         assert (ROOT / name).is_file() or any(part in text for part in own), name
     for target in re.findall(r"\bmake ([a-z-]+)`", text):

@@ -109,7 +109,7 @@ def test_a_plugin_that_fails_is_named(content: str, said: str, run_python: Any) 
     assert said in refusal(run_python, ON)
 
 
-def test_plugins_in_a_recipe_are_refused(run_python: Any) -> None:
+def test_plugins_in_a_nested_file_are_refused(run_python: Any) -> None:
     Path("own/experiment").mkdir(parents=True)
     Path("own/experiment/late.yaml").write_text("# @package _global_\nplugins: [my_parts]\n")
     Path("own/experiment/wide.yaml").write_text("# @package _global_\ndefaults: [late]\n")

@@ -18,7 +18,7 @@ def flip(path: Path, rng: Rng) -> None:
 
 
 def cut(path: Path, rng: Rng) -> None:
-    """Cut off the end."""
+    """Cut the file off at a random place."""
     path.write_bytes(path.read_bytes()[: rng.integers(path.stat().st_size)])
 
 
