@@ -1,15 +1,15 @@
-# `make help` explains the targets. Each one sets up the environment if needed.
+# `make help` explains the targets. All of them set up what they need.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
-# Tests run in parallel with one thread each: torch threads that wait for each other are slower than one.
-# Python caches the compiled tests, which halves the time of the next collection.
+# Tests run side by side, one thread each: two torch threads that wait for each other are slower than one.
+# Python keeps what it has compiled, the tests' assertions too: collecting takes half as long the next time.
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(WORKERS) --dist loadfile
 
-# On a machine with a GPU: `make gpu PY=python3` uses that Python instead of .venv; WHEELS=FOLDER installs
-# missing packages from a folder, without a network.
+# On a machine with a GPU: `make gpu PY=python3` takes the Python that is there instead of .venv, and
+# WHEELS=FOLDER the packages that it lacks, without a network.
 MINUTES ?= 9
 GPU_READY := $(if $(filter $(VENV)/%,$(PY)),$(READY))
 GPU_WHEELS = $(if $(WHEELS),@$(PY) -m pip install --quiet --no-index --no-deps --upgrade --target gpu/wheels $(WHEELS)/*.whl)
@@ -43,8 +43,8 @@ demo-extreme: $(READY) ## Train a model that strikes candidates, and solve hard 
 demo-arc: $(READY) ## Train on ten ARC tasks and score the votes over their augmentations: about 3 minutes on 2 cores
 	@sh scripts/demo_arc.sh $(PY)
 
-# The first puzzle takes the demo's model some steps, the second one takes the lattice model some guesses.
-pictures: $(READY) ## Make the pictures of the docs (not the viewer's) from the runs of demo and demo-extreme; needs Chromium
+# The puzzles: one that takes the demo's model some steps, and one that takes the deducing model some guesses.
+pictures: $(READY) ## Make the pictures of the docs from the runs of demo and demo-extreme (needs Chromium; not that of the viewer)
 	$(PY) -m scripts.solve checkpoint=checkpoints/sudoku-demo depth=10 animate=docs/pictures/thinking.gif \
 		puzzle=2.....51..4..1...9...5..7......7.694..6.9.....3..6.2....58.....6.....8.3.82.379.1
 	$(PY) -m scripts.solve checkpoint=checkpoints/lattice-demo search.chains=1 animate=docs/pictures/deducing.gif \
@@ -75,16 +75,16 @@ format: $(READY) ## Format the code and fix what ruff can fix
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-config: $(READY) ## Write the schemas' settings into config/, with defaults and descriptions
+config: $(READY) ## Write the settings of the schemas into config/, with defaults and descriptions
 	$(PY) -m scripts.write_config
 
 bench: $(READY) ## Measure training, evaluation, data loading and optimizers on this machine
 	$(PY) scripts/benchmark.py
 
-weight: $(READY) ## Count lines by room, long functions, hard turns of phrase, and the files and lines of a training step
+weight: $(READY) ## Count lines by room, long functions, hard turns of phrase, and what a training step runs through
 	@$(PY) -m scripts.weight
 
-gpu: $(GPU_READY) ## Run tests and benchmarks on one NVIDIA GPU, each part for at most MINUTES=9; results in gpu/
+gpu: $(GPU_READY) ## Test and time all on one NVIDIA GPU, each part for MINUTES=9 at most; results in gpu/
 	$(GPU_WHEELS)
 	@mkdir -p gpu
 	@$(MAKE) --no-print-directory --keep-going gpu-tests gpu-compiled gpu-eager
@@ -96,12 +96,12 @@ gpu-compiled gpu-eager: gpu-%:
 	timeout -k 60 $(MINUTES)m $(GPU) $(GPU_CASES) --seconds 2 device=cuda \
 		compile=$(if $(filter compiled,$*),true,false) --output gpu/$*.json $(SETTINGS)
 
-gpu-train: $(GPU_READY) ## Train EXPERIMENT=NAME for MINUTES=9 and save; the same command resumes it
+gpu-train: $(GPU_READY) ## Train EXPERIMENT=NAME for MINUTES=9 and save; the same command goes on
 	$(GPU_WHEELS)
 	timeout --kill-after=120 --preserve-status $(MINUTES)m \
 		$(TRAIN) experiment=$(EXPERIMENT) checkpoint_path=gpu/train/$(EXPERIMENT) $(SETTINGS) || [ $$? -eq 75 ]
 
-gpu-rehearsal: $(GPU_READY) ## Run every line of gpu and gpu-train on a CPU with tiny sizes
+gpu-rehearsal: $(GPU_READY) ## Run every line of both on a CPU with tiny sizes
 	@rm -rf gpu/rehearsal
 	@mkdir -p gpu/rehearsal
 	@GPU_REHEARSAL=1 TORCHDYNAMO_DISABLE=1 $(GPU) $(GPU_TESTS) --junitxml=gpu/rehearsal/tests.xml

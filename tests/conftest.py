@@ -1,4 +1,4 @@
-"""Tiny data sets, tiny runs of the trainer in this process, and entry points in other processes."""
+"""Tiny data sets, tiny runs of the trainer in this process, and entry points in others."""
 
 import hashlib
 import itertools
@@ -47,9 +47,8 @@ def sudoku_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tasks_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write tasks as in ARC: 6 groups of 2 puzzles with 1 to 3 examples each, some labels ignored.
-
-    A label is (input + the puzzle's identifier) modulo 3, which the puzzle embedding can learn.
+    """Tasks as in ARC: 6 groups of 2 puzzles of 1 to 3 examples each, some labels ignored. A label
+    is the input plus the puzzle's identifier modulo 3, which the puzzle embedding can tell.
     """
     folder = tmp_path_factory.mktemp("tasks")
     rng = np.random.default_rng(0)
@@ -66,7 +65,7 @@ def tasks_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _write(
     folder: Path, vocab: int, inputs: Any, labels: Any, sizes: Sequence[int], *, group_size: int
 ) -> None:
-    """Write a split of puzzles with `sizes` examples, each with its own identifier."""
+    """Write a split of puzzles of `sizes` examples, each with an identifier of its own."""
     puzzles = len(sizes)
     metadata = PuzzleDatasetMetadata(
         **dict.fromkeys(("pad_id", "ignore_label_id", "blank_identifier_id"), 0),
@@ -85,10 +84,9 @@ def _write(
 
 @pytest.fixture(scope="session")
 def arc_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write three evaluation tasks of ARC on canvases of 5 x 5 cells, each with 4 augmentations.
-
-    Their two demonstration pairs are the training split. Task "one" has one test pair, "two" has
-    two, "open" has one without an output.
+    """Three evaluation tasks of ARC on canvases of 5 x 5 cells, each with 4 augmentations, and two
+    demonstration pairs, which are the training split. Task "one" has one test pair, "two" has two,
+    "open" has one whose output nobody knows.
     """
     folder = tmp_path_factory.mktemp("arc")
     rng = np.random.default_rng(0)
@@ -147,9 +145,8 @@ TINY_RUN = """global_batch_size=8 epochs=16 eval_interval=4 lr=1e-2 lr_min_ratio
 
 @pytest.fixture
 def tiny_settings(sudoku_data: Path, tmp_path: Path) -> list[str]:
-    """Return overrides of a run of 16 steps on `sudoku_data`, evaluated every 4, in folder "run".
-
-    A test appends its own: the last value of a setting counts.
+    """Overrides of a run of 16 steps on `sudoku_data` in `tmp_path / "run"`, with an evaluation
+    after every 4; a test appends its own: of values given twice the last one counts.
     """
     places = (f"data_path={sudoku_data}", f"checkpoint_path={tmp_path / 'run'}")
     return [*places, *TINY_ARCH, *TINY_RUN.split()]
@@ -157,19 +154,19 @@ def tiny_settings(sudoku_data: Path, tmp_path: Path) -> list[str]:
 
 @pytest.fixture(scope="session")
 def gpu() -> str:
-    """Return the device of tests marked `gpu`: cuda, or the CPU with GPU_REHEARSAL=1."""
+    """The device of tests marked `gpu`: cuda, or with GPU_REHEARSAL=1 the CPU in its place."""
     import torch
 
     if os.environ.get("GPU_REHEARSAL"):
         return "cpu"
     if not torch.cuda.is_available():
-        pytest.fail("torch sees no CUDA device")  # Only tests of `-m gpu` ask for one.
+        pytest.fail("torch sees no CUDA device")  # Without `-m gpu` no test asks for one.
     return "cuda"
 
 
 @pytest.fixture(autouse=True)
 def _restored_host() -> Iterator[None]:
-    """Restore the settings of torch that a run changes for its whole process."""
+    """Put back what a run sets for its whole process."""
     import torch
 
     threads = torch.get_num_threads()
@@ -181,7 +178,7 @@ def _restored_host() -> Iterator[None]:
 
 @pytest.fixture
 def train() -> Callable[[Sequence[str]], None]:
-    """Return a function that calls `pretrain.main` in this process."""
+    """`pretrain.main` in this process."""
     import pretrain
 
     return lambda settings: pretrain.main(list(settings))
@@ -189,7 +186,7 @@ def train() -> Callable[[Sequence[str]], None]:
 
 @pytest.fixture
 def run_evaluation() -> Callable[..., dict[str, Any]]:
-    """Return a function that calls `evaluate.main` in this process and returns its JSON."""
+    """`evaluate.main` in this process; returns the JSON that it wrote to `output`."""
     import evaluate
 
     def run(output: Path, *settings: str) -> dict[str, Any]:
@@ -197,6 +194,25 @@ def run_evaluation() -> Callable[..., dict[str, Any]]:
         return json.loads(output.read_bytes())
 
     return run
+
+
+@pytest.fixture
+def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that arms a run to send signals to this process in the middle of a step."""
+    from training.trainer import Trainer
+
+    train_step = Trainer._train_step
+
+    def arm(step: int, *numbers: int) -> None:
+        def interrupted(trainer: Trainer, batch: Any) -> None:
+            if trainer.progress.step + 1 == step:
+                for number in numbers:
+                    os.kill(os.getpid(), number)
+            train_step(trainer, batch)
+
+        monkeypatch.setattr(Trainer, "_train_step", interrupted)
+
+    return arm
 
 
 _PLACE = ("step", "iteration", "position", "best_score", "score", "diagnostics", "data_fingerprint")
@@ -231,8 +247,8 @@ class RunFiles:
         return json.loads((self.folder / f"step_{step}" / "state.json").read_bytes())
 
     def digest(self, step: int | None = None) -> dict[str, Any]:
-        """Return all that must not depend on interruptions: the checkpoint's place in the run, and
-        the sha256 of its tensors and of metrics.jsonl. The default is the last checkpoint.
+        """Everything of a checkpoint (the last one) that must not depend on where the run was
+        interrupted: sha256 of its tensors and of metrics.jsonl, and its place in the run.
         """
         step = self.steps[-1] if step is None else step
         names = [f"{name}.safetensors" for name in ("model", "optimizer", "carry", "rng")]
@@ -244,13 +260,13 @@ class RunFiles:
         return place | {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
     def leftovers(self) -> list[str]:
-        """Return the names of hidden files, which are temporary or to be deleted."""
+        """Names of temporary and doomed files."""
         return sorted(path.name for path in self.folder.rglob(".*"))
 
 
 @pytest.fixture
 def files_of() -> Callable[[Path], RunFiles]:
-    """Return a function that reads the files of a run's folder."""
+    """Look into a run's folder."""
     return RunFiles
 
 
@@ -258,7 +274,7 @@ def files_of() -> Callable[[Path], RunFiles]:
 def run(
     tiny_settings: list[str], train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
 ) -> Callable[..., Any]:
-    """Return a function that trains in `tmp_path / name`, and returns the files of the run."""
+    """Train with `tiny_settings` and more in `tmp_path / name`; returns what is there then."""
 
     def run_with(*more: str, name: str = "run") -> Any:
         train([*tiny_settings, f"checkpoint_path={tmp_path / name}", *more])
@@ -267,26 +283,7 @@ def run(
     return run_with
 
 
-@pytest.fixture
-def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that arms a run to send signals to this process in the middle of a step."""
-    from training.trainer import Trainer
-
-    train_step = Trainer._train_step
-
-    def arm(step: int, *numbers: int) -> None:
-        def interrupted(trainer: Trainer, batch: Any) -> None:
-            if trainer.progress.step + 1 == step:
-                for number in numbers:
-                    os.kill(os.getpid(), number)
-            train_step(trainer, batch)
-
-        monkeypatch.setattr(Trainer, "_train_step", interrupted)
-
-    return arm
-
-
-# Folders of runs, written without training
+# What runs leave behind, written without training
 
 
 SOLUTION = [2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]  # A Sudoku of 4 x 4 cells, as tokens.
@@ -294,11 +291,10 @@ SOLUTION = [2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]  # A Sudoku of 4 x 4
 
 @pytest.fixture
 def make_run_folder(tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that writes a run's folder as training and evaluation do, without tensors.
-
-    It has `steps` steps, evaluations in the middle and at the end with a share `score` of 20
-    puzzles right, one warning, a checkpoint, evaluations (one with records), and an ARC task.
-    `settings` are added to the run's.
+    """Write a run's folder as training and evaluation leave it, but for tensors: `steps` steps,
+    evaluations in the middle and at the end with `score` right of 20 puzzles, one warning, a
+    checkpoint, evaluations, one of them with its records, and an ARC task. `settings` are added to
+    the run's.
     """
 
     def make(
@@ -346,7 +342,7 @@ def _metrics(steps: int, score: float) -> Iterator[dict[str, Any]]:
 
 
 def _evaluation(steps: int, score: float) -> dict[str, str]:
-    """Return the files of an evaluation of 20 puzzles, with records of two wrong ones."""
+    """The files of an evaluation of 20 puzzles; of the wrong ones two are kept."""
     right = round(20 * score)
     shares = {"value": right / 20, "low": 0.5, "high": 0.9}
     metrics = {"exact_accuracy": shares, "accuracy": shares, "steps": {"value": 4.0}}
@@ -392,7 +388,7 @@ def _evaluation(steps: int, score: float) -> dict[str, str]:
 
 @pytest.fixture
 def make_sweep(make_run_folder: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that writes a sweep's folder; each run has a better score than the last."""
+    """Write a sweep's folder with runs of several rates and seeds, the later the better."""
 
     def make(name: str = "sweep", rates: Sequence[float] = (1e-3, 3e-3), seeds: int = 2) -> Path:
         jobs = {}
@@ -414,7 +410,7 @@ def make_sweep(make_run_folder: Callable[..., Path], tmp_path: Path) -> Callable
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Yield a headless Chromium, driven by selenium; without one, the test is skipped."""
+    """A headless Chromium, driven by selenium; without one, the test is skipped."""
     pytest.importorskip("selenium", reason="selenium is not installed (pip install '.[dev]')")
     from selenium import webdriver
 
@@ -455,21 +451,21 @@ class Finished:
 
 @pytest.fixture(scope="session")
 def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Return an environment with one thread and an empty home, without keys, proxies, launchers."""
+    """An environment with one thread and an empty home: no W&B key, proxy or launcher shows."""
     kept = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT")
     return {name: os.environ[name] for name in kept if name in os.environ} | {
         "HOME": str(tmp_path_factory.mktemp("home")),
         "TMPDIR": str(tmp_path_factory.mktemp("tmp")),  # torchrun leaves its folders there.
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "random",
-        # Ranks on one machine need no look-up of its name.
+        # Ranks on one machine need nobody to look up its name.
         "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
     }
 
 
 @pytest.fixture
 def start_command(clean_environment: Mapping[str, str], tmp_path: Path) -> Iterator[Start]:
-    """Yield a function that starts a command in `tmp_path`; the end kills all that still runs."""
+    """Start a command with arguments, in `tmp_path`; whatever still runs at the end is killed."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(*command: str | Path, env: Mapping[str, str] | None = None) -> Any:
@@ -487,7 +483,7 @@ def start_command(clean_environment: Mapping[str, str], tmp_path: Path) -> Itera
 
 @pytest.fixture
 def start(start_command: Start) -> Start:
-    """Return a function that starts python; an entry point is a path below the root."""
+    """Start python with arguments; an entry point is given by its path below the root."""
 
     def begin(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Any:
         return start_command(sys.executable, *map(_located, arguments), env=env)
@@ -497,7 +493,7 @@ def start(start_command: Start) -> Start:
 
 @pytest.fixture
 def run_python(start: Start) -> Callable[..., Finished]:
-    """Return a function that runs python to its end, within `timeout` seconds."""
+    """Run python with arguments to its end, within `timeout` seconds."""
 
     def run(*arguments: str | Path, timeout: float = 60.0, **options: Any) -> Finished:
         began = time.monotonic()
@@ -510,7 +506,7 @@ def run_python(start: Start) -> Callable[..., Finished]:
 
 @pytest.fixture
 def start_ranks(start: Start) -> Callable[..., list[subprocess.Popen[str]]]:
-    """Return a function that starts one rank per list of arguments, without a launcher."""
+    """Start python on ranks with these arguments each, without a launcher."""
 
     def begin(*arguments: Sequence[str]) -> list[subprocess.Popen[str]]:
         with socket.create_server(("127.0.0.1", 0)) as server:

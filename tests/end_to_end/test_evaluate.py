@@ -1,4 +1,4 @@
-"""evaluate.py and scripts/solve.py from the command line, on published checkpoints and ours."""
+"""evaluate.py and scripts/solve.py as they are called, on published and on own checkpoints."""
 
 import csv
 import json
@@ -112,7 +112,7 @@ def test_longer_thinking_has_a_table_and_a_json(
         (["weights=last", "arch_overrides.halt_max_steps=7"], "halt_max_steps-7"),
         (["arch_overrides.attention=math", "seed=3"], "attention-math_seed3"),
         (["evaluators=[sudoku]", "halting=q"], "at_halt_evaluators-sudoku"),
-        # The same as the run's own evaluation.
+        # What the run would measure by itself.
         (["max_examples=10", "arch_overrides.halt_max_steps=3", "evaluators=[]"], ""),
         (["data_path=OWN", "save_records=true"], ""),
     ],
@@ -212,9 +212,9 @@ def test_two_ranks_give_the_result_of_one(
 @pytest.mark.parametrize(
     ("settings", "num_rows", "expected"),
     [
-        # By (world_size, rows that fit on a rank): the run's size, rounded up; at most all rows.
+        # Of world_size and what fits on each rank: the run's own, rounded up; never more than rows.
         ({}, 32, {(1, 0): 4, (3, 0): 6, (8, 0): 8, (2, 8): 16, (2, 100): 32}),
-        # If rows halt early, a few slots serve many rows.
+        # Where rows halt early slots are few beside the rows.
         ({"halting": "q"}, 1000, {(1, 0): 4, (1, 500): 62, (4, 500): 64}),
         ({"halting": "q"}, 100, {(1, 500): 32}),
     ],
@@ -260,7 +260,7 @@ def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
 
 
 class Sure(HaltingRule):
-    """A plug-in's rule: the mean confidence halts a puzzle."""
+    """Of a plug-in: the mean confidence ends a puzzle."""
 
     def wants_to_halt(self, outputs: Outputs) -> Tensor:
         return outputs["confidence_logits"].mean(-1) > -100

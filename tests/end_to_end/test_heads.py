@@ -87,7 +87,7 @@ def test_an_evaluation_reports_every_head(
     assert {"confidence_accuracy", "confidence_calibration_error"} <= reported
     assert {"attention_precision", "attention_loss", "confidence_loss"} <= reported
     assert 0 <= record["eval/confidence_calibration_error"] <= 1
-    # The calibration error replaces the gaps of the bins.
+    # The gaps of the bins are folded into it.
     assert not any("gap" in name for record in files.records for name in record)
 
 
@@ -131,7 +131,7 @@ def test_experiment_and_q_may_be_null() -> None:
 
 @pytest.fixture
 def mazes(tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that builds a set of 5 x 5 mazes in `tmp_path / name`."""
+    """Build a data set of 5 x 5 mazes in `tmp_path / name`, with further flags."""
 
     def build(name: str, *flags: str) -> Path:
         command = ["--source=generate", "--size=5", "--min-length=4", "--subsample-size=24"]
@@ -210,5 +210,5 @@ def test_pixels_are_derived_for_the_head_that_needs_them(
     own += ["global_batch_size=2", "epochs=2", "eval_interval=2", "eval_max_examples=2"]
     train([*own, "num_threads=1", "device=cpu", "logger=jsonl"])
     first, *_ = files_of(tmp_path / "run").train_records
-    # An untrained head guesses among 256 levels.
+    # 256 levels, told apart by nothing yet.
     assert first["train/pixel_loss"] == pytest.approx(math.log(256), abs=1.0)

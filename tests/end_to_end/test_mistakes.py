@@ -1,6 +1,5 @@
-"""A mistake ends a program within seconds, with one line that names it and its kind's exit code.
-
-Each message has its own test elsewhere.
+"""A mistake ends a program within seconds: one line on standard error that names what is wrong, no
+traceback, and the exit code of its kind. All messages are tested where they are made.
 """
 
 import re
@@ -18,7 +17,7 @@ from training.checkpoint.published import CONFIG_FILE
 from training.checkpoint.store import RunState, save_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
-# We promise 5 s on an idle machine.
+# Five seconds are promised on a machine that does nothing else.
 SECONDS = 15.0
 
 
@@ -119,7 +118,8 @@ def test_every_worker_reports_the_mistake(
     finished = run_python(*torchrun, ROOT / script, *settings, timeout=120)
     assert finished.code != 0
     assert 1 <= finished.err.count(f"{script}: {line}") <= 2
-    # When one worker fails, torchrun ends the other one by a signal, if it still runs.
+    # torchrun ends the other worker when one has failed: if it was not done itself, by a signal
+    # that kills or preempts it.
     codes = {int(code) for code in re.findall(r"exitcode\s*: (-?\d+)", finished.err)}
     assert code in codes, finished.err
     assert codes <= {code, -signal.SIGTERM, EXIT_PREEMPTED}

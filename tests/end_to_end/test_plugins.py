@@ -1,4 +1,4 @@
-"""Plug-ins are imported only when the user names them; docs/extending.md has one of each."""
+"""Plug-ins: imported when the user names them, and only then; docs/extending.md has one of each."""
 
 import hashlib
 import json

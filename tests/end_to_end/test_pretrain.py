@@ -1,4 +1,4 @@
-"""Runs of the trainer: their records, their checkpoints, and their stops."""
+"""Runs of the trainer: what they write, what they keep, and what stops them."""
 
 import math
 import shutil
@@ -230,7 +230,7 @@ def test_settings_that_this_machine_cannot_run_are_refused(
 
 
 def everything(trainer: Trainer) -> dict[str, bytes]:
-    """Return all bytes that an update may change."""
+    """Every byte that an update may change."""
     learner = trainer.learner
     tensors = model_tensors(learner.model) | optimizer_tensors(learner.optimizer, learner.groups)
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
@@ -292,9 +292,9 @@ def test_nothing_is_updated_from_what_is_not_finite(
     assert everything(trainer) == values
     assert files.steps == [5, 6]
     assert files.leftovers() == []
-    # The records include the failing step.
+    # What led to it is written down.
     assert [record["step"] for record in files.train_records] == list(range(1, 8))
-    # A save refuses this state, too.
+    # Not even a save that is asked for takes such a state.
     trainer.learner.outcomes.add(8, torch.tensor(1.0), torch.tensor(True), torch.tensor(False))
     with pytest.raises(NonFiniteError):
         trainer.save()

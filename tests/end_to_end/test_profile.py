@@ -1,4 +1,4 @@
-"""A profile consists of a trace and a table, and changes no bit of a run."""
+"""A profile is a trace and a table, and changes no bit of a run."""
 
 import gzip
 import json

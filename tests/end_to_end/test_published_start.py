@@ -20,7 +20,7 @@ EXPECTED = json.loads((PUBLISHED / "expected_train.json").read_text())
 
 @pytest.fixture
 def start_folder(tmp_path: Path) -> Path:
-    """Return a folder as one downloads it, with the published start and all_config.yaml."""
+    """The published start as a folder that one downloads: weights and all_config.yaml."""
     folder = tmp_path / "published"
     folder.mkdir()
     shutil.copy(PUBLISHED / "init_step_0", folder / "step_0")
@@ -33,7 +33,7 @@ def start_folder(tmp_path: Path) -> Path:
 def test_the_published_losses_step_by_step(
     start_folder: Path, train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
 ) -> None:
-    """The published run of 14 steps, as one of our command lines."""
+    """The published run of 14 steps as a command line of ours."""
     places = {
         "load_checkpoint": start_folder / "step_0",
         "data_path": PUBLISHED / "data",

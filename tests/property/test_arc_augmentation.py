@@ -1,4 +1,4 @@
-"""Augmentations of any grid can be undone, and their names can be read."""
+"""Augmentations invert, on any grid; names are read back."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A task file with any content is read, or refused by name."""
+"""Whatever a task file holds, it is read or refused by name."""
 
 import json
 import re

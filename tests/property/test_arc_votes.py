@@ -1,4 +1,4 @@
-"""Votes for ARC answers, compared with a plain count, in any order and on any number of ranks."""
+"""Votes for ARC answers against the obvious way of counting, in any order and on any ranks."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""A CSV file with any content gives right puzzles, or one documented error that names the file."""
+"""Whatever a CSV file holds: right puzzles, or one documented error that names the file."""
 
 import gzip
 import tempfile
@@ -29,7 +29,7 @@ KINDS = [
 
 
 def read(kind: PuzzleBuild, content: bytes, name: str = "train.csv") -> Puzzles | None:
-    """Read a file with this content; return None if it is refused as documented."""
+    """Read a file of this content; None when it is refused in the documented way."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Fields of any size and values are read as written, with -100 exactly at ignored labels."""
+"""Fields of any size and values come back as written, and -100 exactly where labels say so."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Training batches, compared with a slow, obvious twin and with uniform chance."""
+"""Training batches against a slow, obvious twin, and against what chance would give."""
 
 from collections.abc import Iterator
 from unittest import mock
@@ -22,7 +22,7 @@ groups_strategy = st.one_of(
 
 
 def in_memory(*sets: Groups) -> PuzzleDataset:
-    """Return a data set with all that drawing needs; identifiers are puzzle numbers plus 100."""
+    """A data set that has what drawing needs; identifiers are puzzle numbers plus 100."""
     dataset = PuzzleDataset.__new__(PuzzleDataset)
     dataset.sets = {}
     for number, groups in enumerate(sets):
@@ -51,7 +51,7 @@ def words_of(seed: int, iteration: int, set_number: int, stream: int) -> Iterato
 
 
 def take(words: Iterator[int], count: int) -> list[int]:
-    """Return the next words, and drop the rest of the last block of four."""
+    """The next words, and those thrown away to fill the last block of four."""
     return [next(words) for _ in range(-(-count // 4) * 4)][:count]
 
 
@@ -121,7 +121,7 @@ def test_batches_equal_those_of_the_twin(
 
 
 def assert_uniform(counts: np.ndarray) -> None:
-    """Require chi-squared within five standard deviations of its mean; the draws are seeded."""
+    """Chi-squared within five standard deviations of its mean; the draws are seeded."""
     expected = counts.sum() / counts.size
     statistic = ((counts - expected) ** 2 / expected).sum()
     freedom = counts.size - 1
@@ -129,7 +129,7 @@ def assert_uniform(counts: np.ndarray) -> None:
 
 
 def test_draws_are_uniform():
-    """Uniform are places in the epoch, puzzles of a group, and subsets of a puzzle's examples."""
+    """Places in the epoch, puzzles of a group, and subsets where a batch has too little room."""
     epochs = 6000
     batches = TrainBatches(
         in_memory([[1, 1, 1]] * 5), seed=11, global_batch_size=5, epochs_per_iter=epochs

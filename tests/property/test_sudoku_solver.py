@@ -12,7 +12,7 @@ from dataset.sudoku.rules import count_solutions, find_conflict, solve
 
 @cache
 def all_solutions() -> np.ndarray:
-    """Return every solution of size 4, int [288, 16], by trying all quadruples of rows."""
+    """Every solution of size 4, by trying all quadruples of rows: int [288, 16]."""
     rows = np.array(list(permutations(range(1, 5))))
     found = []
     for first in rows:

@@ -1,4 +1,4 @@
-"""The allowed imports of each module; a configuration is checked before torch is loaded."""
+"""Who may import whom; and that a configuration is checked before torch is loaded."""
 
 import ast
 import functools
@@ -20,7 +20,7 @@ PACKAGES = (*CORE_PACKAGES, "apps")
 ENTRY_POINTS = ("pretrain", "evaluate")
 OURS = (*PACKAGES, *ENTRY_POINTS, "puzzle_dataset", "scripts", "tests")
 
-# The modules of the format on disk; each may import only earlier ones.
+# How data sets lie on disk; of these modules each may import only those before it.
 ON_DISK = (
     "dataset.dihedral",
     "dataset.format.files",
@@ -29,7 +29,7 @@ ON_DISK = (
     "dataset.format.writing",
 )
 
-# Our modules that a module may import, by its name or its package's; the first match counts.
+# What a module may import of ours, by its own name or its package's; the first that fits counts.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "runtime": ("runtime",),
     **{name: ("runtime", *ON_DISK[:number]) for number, name in enumerate(ON_DISK)},
@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "evaluate": (*PACKAGES, "puzzle_dataset"),
 }
 
-# Modules that do not import torch, so that mistakes are reported at once.
+# Imported without torch, so that mistakes answer at once.
 WITHOUT_TORCH = """
 dataset.build_arc_dataset dataset.build_maze_dataset dataset.build_sudoku_dataset
 dataset.format.reading dataset.format.writing dataset.maze.rules evaluate
@@ -63,7 +63,7 @@ training.config.composition training.config.schema training.data training.logs t
 apps.reports.runs apps.reports.score_arc apps.reports.writing
 apps.sweeps.folder apps.sweeps.machine apps.sweeps.programs apps.sweeps.run apps.sweeps.table
 """
-# The only module of the core that names the package of further parts.
+# The one place of the core that says where further parts are looked for.
 LOOKS_FOR_PARTS = "models.architectures"
 
 MODULES = {
@@ -80,7 +80,7 @@ def tree_of(name: str) -> ast.Module:
 
 @functools.cache
 def imports(name: str) -> frozenset[str]:
-    """Return all imports of a module, also inside functions, but not those for type checkers."""
+    """What a module imports when it runs, also inside functions."""
     found, left_out = set[str](), set[ast.AST]()
     for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -106,8 +106,8 @@ def within(*packages: str) -> list[str]:
     return [name for name in MODULES if is_within(name, packages)]
 
 
-def test_no_imports_are_circular() -> None:
-    """Imports inside functions count, too."""
+def test_no_module_leads_back_to_itself() -> None:
+    """Not even through imports inside functions."""
     for name in MODULES:
         found, ahead = set[str](), [name]
         while ahead:
@@ -145,7 +145,7 @@ def test_the_core_names_no_app_in_a_string() -> None:
         assert named == ({"apps"} if name == LOOKS_FOR_PARTS else set()), name
 
 
-# Parts that are chosen by name: architectures, biases of attention, heads, techniques.
+# What is chosen by name: folders of architectures and biases of attention, heads; techniques.
 MODEL_PARTS = tuple(
     str(path.parent.relative_to(ROOT)).replace("/", ".")
     for path in sorted((ROOT / "models").rglob("config.py"))
@@ -167,12 +167,12 @@ def test_the_core_imports_no_part_of_a_model_by_name() -> None:
         assert not {other for other in imports(name) if is_within(other, MODEL_PARTS)}, name
 
 
-# The modules that work for any model and any puzzles.
+# What loads, runs and measures any model on any puzzles: everything but the parts themselves.
 CORE = sorted(
     {*within("models", "training", "evaluation", "runtime", "puzzle_dataset", *ENTRY_POINTS)}
     - {*within(*MODEL_PARTS, "evaluation.evaluators")}
 )
-# The architectures of apps. (The published format names those of the core.)
+# Architectures of apps; ours are named by the published format, too.
 OF_APPS = [
     name for name in ARCHITECTURES if ARCHITECTURES[name].schema.__module__.startswith("apps.")
 ]
@@ -187,12 +187,12 @@ HELP_NAMES_A_PART = {
 
 
 def words(text: str) -> set[str]:
-    """Return the names in a text, in small letters."""
+    """The names in a text, in small letters."""
     return set(re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)*", text.lower()))
 
 
 def named_in_code(tree: ast.AST) -> set[str]:
-    """Return the names in code, and the words of its strings except docstrings."""
+    """What code names: its own names, and the words of its strings but for docstrings."""
     found = set[str]()
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""Further label fields in batches: they come from the rows of the labels, and only if asked for."""
+"""Further label fields in batches: of the same rows as the labels, and only where asked for."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ SIZES = np.array([2, 1, 3, 1, 1])  # Examples of each puzzle.
 
 
 def write(folder: Path, fields: dict[str, LabelField] | None = None) -> Path:
-    """Write rows with labels and fields that are functions of the inputs; label 0 is ignored."""
+    """Rows whose labels and fields can be computed from the inputs; label 0 is ignored."""
     declared = FIELDS if fields is None else fields
     num_examples = int(SIZES.sum())
     inputs = np.random.default_rng(0).integers(2, 9, (num_examples, 6))
@@ -83,7 +83,7 @@ def test_folders_that_disagree_about_an_asked_field_are_refused(tmp_path: Path):
 
 
 def colours_of(labels: np.ndarray) -> np.ndarray:
-    """Return the colour of each cell, by the definition."""
+    """Cell by cell, by the definition."""
     pixels = np.full((*labels.shape, 3), -100)
     for at, label in np.ndenumerate(labels):
         if label >= 2:

@@ -24,7 +24,7 @@ def same(first: Batch, second: Batch) -> bool:
 
 
 def test_rows_are_the_published_ones_shifted(train_set: PuzzleDataset, materialized_arc: Path):
-    """The drawn rows are those of the published format; their grids lie elsewhere."""
+    """The rows drawn are those of the published format, and hold the same grids elsewhere."""
     plain = PuzzleDataset([materialized_arc], "train")
     shifted = 0
     pairs = zip(batches_of(train_set).iterate(1), batches_of(plain).iterate(1), strict=True)
@@ -49,7 +49,7 @@ def test_one_example_of_each_puzzle_is_never_shifted(train_set: PuzzleDataset):
             at_home[row].add(bool(cells[0] > 1))
     always = np.array([False not in seen for seen in at_home.values()])
     by_puzzle = np.add.reduceat(always, arrays.puzzle_indices[:-1])
-    # An example of `b`, the last group, is 30 rows high: it may not be able to shift.
+    # `b`, the last group, has an example that is 30 rows high and one or two places to be in.
     assert (by_puzzle[:-7] == 1).all()
 
 
@@ -61,7 +61,7 @@ def test_a_batch_depends_only_on_its_position(train_set: PuzzleDataset):
 
 
 def test_shifts_depend_on_seed_iteration_and_position(train_set: PuzzleDataset):
-    """A row that is drawn again has another shift."""
+    """The same row lies elsewhere when it is drawn again."""
 
     def places(iteration: int, **changes: int) -> set[tuple[int, int]]:
         batches = batches_of(train_set, **changes)

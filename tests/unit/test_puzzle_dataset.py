@@ -21,10 +21,10 @@ FACTS |= {"seq_len": SEQ_LEN, "num_puzzle_identifiers": 50}
 
 
 def make_set(groups: Sequence[Sequence[int]], num_identifiers: int = 50) -> PuzzleSet:
-    """Return a set with `groups[g][p]` examples of puzzle p in group g.
+    """A set from the number of examples of each puzzle of each group.
 
-    The inputs spell the row number in base 10, and the identifiers are the puzzle numbers, so that
-    a batch shows its rows; the last label of each row is 0.
+    The inputs spell the row number in base 10 and the identifiers are the puzzle numbers, so that a
+    batch tells where it is from; the last label of each row is 0.
     """
     sizes = [size for group in groups for size in group]
     rows = np.arange(sum(sizes))
@@ -52,7 +52,7 @@ def row_numbers(batch: Batch) -> np.ndarray:
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """Return one batch from the slices of all ranks."""
+    """One batch from the slices of all ranks."""
     slices = [batch.arrays() for batch in batches]
     whole = {name: np.concatenate([arrays[name] for arrays in slices]) for name in slices[0]}
     named = {name: whole.pop(name) for name in ("inputs", "labels", "puzzle_identifiers")}
@@ -118,8 +118,8 @@ def test_a_batch_has_as_many_rows_for_each_rank(dataset: PuzzleDataset, size: in
         EvalBatches(dataset, global_batch_size=size, world_size=ranks)
 
 
-def test_the_stream_is_the_same_as_in_earlier_versions(tmp_path: Path):
-    """A run that is resumed with a newer version must continue its stream."""
+def test_stream_is_the_one_of_earlier_versions(tmp_path: Path):
+    """A run resumed under a newer version continues its stream: these numbers are a promise."""
     dataset = PuzzleDataset([write(tmp_path, one=make_set(SINGLE), two=make_set(MIXED))], "train")
     batches = batches_of(dataset, seed=2**63 + 5, global_batch_size=10)
     single, mixed = (next(batches.iterate_rows(3, n))[1].rows.tolist() for n in (1, 7))
@@ -256,7 +256,7 @@ def test_folders_keep_the_identifiers_of_training(tmp_path: Path):
         assert tested.metadata.num_puzzle_identifiers == 150
         first = next(iter(tested.sets.values()))
         assert first.puzzle_identifiers.tolist() == [offsets[0], offsets[0] + 1]
-    # Trained on one folder, another folder is numbered from 0.
+    # One folder of training has no say about others.
     assert PuzzleDataset([b], "test", numbered_as=[a]).identifier_offsets == [0]
     with pytest.raises(DatasetError, match="trained on several folders, and this is none of them"):
         PuzzleDataset([c], "test", numbered_as=[a, b])

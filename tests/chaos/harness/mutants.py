@@ -152,8 +152,8 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
         {"training.checkpoint.store.sha256": lambda path: ANY},
     ),
     "explain_nothing": (
-        "unfit values of a checkpoint not reported as an error of their file",
-        {"training.checkpoint.run._explained": lambda *args: contextlib.nullcontext()},
+        "values of a checkpoint that do not fit not told as an error of its file",
+        {"training.checkpoint.run._explained": lambda *told: contextlib.nullcontext()},
     ),
     "hash_not_compared": (
         "hashes of data files not compared",

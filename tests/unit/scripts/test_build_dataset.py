@@ -29,7 +29,7 @@ def test_the_bytes_are_the_same_as_the_builders(tmp_path: Path) -> None:
     assert files(named) == files(own) != {}
 
 
-def test_wrong_flags_end_as_in_the_builder(tmp_path: Path) -> None:
+def test_wrong_flags_end_as_those_of_the_builder(tmp_path: Path) -> None:
     flags = "data.builder.flags='--sise 4'"
     with pytest.raises(SystemExit) as ended:
         main(["data=sudoku_generated", f"data.path={tmp_path}/x", flags])

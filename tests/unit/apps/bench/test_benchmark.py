@@ -1,4 +1,4 @@
-"""scripts/benchmark.py: the timed calls, and the report."""
+"""scripts/benchmark.py: the calls it times, and what it reports."""
 
 import copy
 import itertools
@@ -27,7 +27,7 @@ QUICK = benchmark.Effort(seconds=0.01, product_sizes=(16, 32), num_groups=10, vi
 
 @pytest.fixture(scope="module", autouse=True)
 def _host() -> Iterator[None]:
-    """Keep threads and number formats, which a run sets for its whole process."""
+    """Leave alone what a run sets for its whole process: threads and number formats."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(benchmark, "prepare_host", lambda num_threads: None)
         yield
@@ -58,7 +58,7 @@ def test_every_head_can_be_timed(heads: str) -> None:
 
 
 def test_step_is_the_trainers_and_runs_past_a_block_of_metrics(trainer: Any) -> None:
-    # 10 groups give 2 batches of 4 an epoch; `endless` goes on after an iteration.
+    # 10 groups give 2 batches of 4 an epoch; whatever an iteration holds, there are more.
     trainer.batches.epochs_per_iter = 1
     before = trainer.learner.model.model.inner.lm_head.weight.clone()
     for batch in itertools.islice(benchmark.endless(trainer.batches), 5):

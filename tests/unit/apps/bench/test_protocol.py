@@ -1,4 +1,4 @@
-"""The protocol: the choice of checkpoints, the sums of scores, the rows of its table, refusals."""
+"""How a score is taken: what is chosen, what is added up, what a row says, and what is refused."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ TRAINING = ("device=cpu", "num_threads=1")
 
 @pytest.fixture
 def held_out(sudoku_data: Path, tmp_path: Path) -> Path:
-    """Return a copy of `sudoku_data` with selection puzzles."""
+    """`sudoku_data` with selection puzzles."""
     folder = shutil.copytree(sudoku_data, tmp_path / "data")
     shutil.copytree(folder / "test", folder / "selection")
     return folder
@@ -25,7 +25,7 @@ def held_out(sudoku_data: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def asked(held_out: Path, tmp_path: Path) -> Any:
-    """Return a function that reads a command line."""
+    """A function that reads a command line."""
 
     def parse(*more: str) -> protocol.Protocol:
         own = (f"folder={tmp_path / 'scores'}", f"data_path={held_out}", *TRAINING)
@@ -125,7 +125,7 @@ def test_a_row_of_one_seed_has_no_spread_and_may_have_two_scores() -> None:
         (("hiden_size=3",), "hiden_size"),
     ],
 )
-def test_mistakes_are_refused_before_anything_starts(
+def test_mistakes_are_told_before_anything_starts(
     settings: tuple[str, ...], told: str, asked: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as error:
@@ -166,7 +166,9 @@ def test_a_folder_is_for_one_recipe(asked: Any, tmp_path: Path) -> None:
             protocol.require_same_recipe(asked(more, *settings))
 
 
-def test_a_folder_of_an_earlier_version_can_be_resumed(asked: Any, tmp_path: Path) -> None:
+def test_a_folder_of_an_earlier_version_is_read_in_the_terms_of_this_one(
+    asked: Any, tmp_path: Path
+) -> None:
     begun = asked("techniques=[random_starts]")
     begun.folder.mkdir()
     protocol.require_same_recipe(begun)
@@ -184,7 +186,7 @@ def test_a_folder_of_an_earlier_version_can_be_resumed(asked: Any, tmp_path: Pat
     assert file.read_bytes() == present
 
 
-def test_a_test_set_with_labels_is_needed(asked: Any, held_out: Path) -> None:
+def test_a_test_set_is_needed_and_its_labels(asked: Any, held_out: Path) -> None:
     found = asked("seed=0")
     result = found.folder / "test" / "name" / "name.json"
     result.parent.mkdir(parents=True)
@@ -201,7 +203,7 @@ def test_without_an_experiment_a_folder_is_needed(held_out: Path) -> None:
         protocol.parse([f"data_path={held_out}"])
 
 
-def test_missing_data_are_refused_with_the_command_that_builds_them(
+def test_missing_data_are_told_with_the_command_that_builds_them(
     sudoku_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -215,7 +217,7 @@ def test_missing_data_are_refused_with_the_command_that_builds_them(
     assert found.folder == Path("protocol/trm_arc_1_last")
 
 
-# By recipe: a setting of tiny models that it lacks. Other recipes only change the data.
+# What they lack of the settings of tiny models. The others are published ones on other data.
 RECIPES = {"sic_sudoku_extreme_1k": "", "dec_sudoku_extreme_1k": "arch.H_layers=1"}
 
 

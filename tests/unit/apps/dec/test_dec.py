@@ -1,4 +1,4 @@
-"""The digit-equivariant recurrence: it treats all digits alike."""
+"""The recurrence that treats all digits alike."""
 
 import math
 from typing import Any
@@ -79,8 +79,8 @@ def test_units_have_the_symmetries_of_the_grid(move: str) -> None:
 
 
 @pytest.mark.parametrize("variant", ["mlp", "units"])
-def test_a_block_is_its_definition(variant: str) -> None:
-    """The definition is written out with loops over rows, digits and cells."""
+def test_a_block_is_what_it_says(variant: str) -> None:
+    """Written out with loops over rows, digits and cells."""
     N, D = 4, 8
     config = DECConfig(**SMALL | VARIANTS[variant] | {"pos_encodings": "none"})
     torch.manual_seed(0)

@@ -32,7 +32,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 
 def own_run(folder: Path, arch: dict[str, Any], *, ema: bool = False) -> TrainedModel:
-    """Save our checkpoint of step 5 with random weights, and return its model."""
+    """A checkpoint of ours at step 5 with random weights."""
     settings: Any = {
         "arch": WIDTHS | arch,
         "optimizer": {"groups": {"all": {"params": ["*"]}}},
@@ -57,7 +57,7 @@ def own_run(folder: Path, arch: dict[str, Any], *, ema: bool = False) -> Trained
 
 @pytest.mark.parametrize("ema", [False, True])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_our_reader_reads_the_same_bytes(tmp_path: Path, name: str, ema: bool) -> None:
+def test_what_is_written_is_read_as_the_same_bytes(tmp_path: Path, name: str, ema: bool) -> None:
     trained = own_run(tmp_path / "own", ARCHITECTURES[name], ema=ema)
     written = to_published(trained, tmp_path / "published")
     averages = ["step_5_ema"] if ema else []
@@ -75,7 +75,7 @@ def test_our_reader_reads_the_same_bytes(tmp_path: Path, name: str, ema: bool) -
             assert theirs[key].equal(value)
 
 
-def test_the_file_is_as_the_published_code_expects(tmp_path: Path) -> None:
+def test_what_is_written_is_what_the_published_code_reads(tmp_path: Path) -> None:
     trained = own_run(tmp_path / "own", {"name": "trm", "L_layers": 1, "attention": "math"})
     to_published(trained, tmp_path / "published")
     tensors = torch.load(tmp_path / "published" / "step_5", weights_only=True)
@@ -108,7 +108,7 @@ def test_the_file_is_as_the_published_code_expects(tmp_path: Path) -> None:
         ({"name": "trm", "techniques": {"damped_noise": {}}}, r"arch\.techniques\.damped_noise"),
     ],
 )
-def test_settings_without_a_published_class_are_refused(
+def test_what_no_published_class_computes_is_refused(
     tmp_path: Path, arch: dict[str, Any], told: str
 ) -> None:
     trained = own_run(tmp_path / "own", {"name": "hrm"} | arch)

@@ -1,4 +1,4 @@
-"""The exported step computes the model's own step, with named inputs and outputs."""
+"""The step that leaves Python is the model's own, and says by name what it takes and gives."""
 
 from functools import partial
 from typing import Any
@@ -39,7 +39,7 @@ RANDOM = TRM | {"techniques": {"random_starts": {}}}
 
 
 def built(settings: Any) -> ACTLossHead:
-    """Return a tiny model in which every weight matters."""
+    """A tiny model all of whose weights matter."""
     torch.manual_seed(0)
     model = build_model(TypeAdapter(ArchConfig).validate_python(SMALL | settings), FACTS).eval()
     with torch.no_grad():
@@ -58,7 +58,7 @@ def puzzles(rows: int, seed: int = 0) -> Tensors:
 
 
 def taken(step: ExportedStep, given: Tensors) -> Tensors:
-    """Return the step's inputs: those given, and zeros for the others."""
+    """Of all that is given what the step takes, beside zeros."""
     zeros = step.zeros(len(given["inputs"]))
     return zeros | {name: value for name, value in given.items() if name in zeros}
 
@@ -69,7 +69,7 @@ def following(step: ExportedStep, outputs: Tensors) -> Tensors:
 
 @torch.no_grad()
 def own_steps(model: ACTLossHead, examples: Tensors, number: int) -> list[Tensors]:
-    """Return the model's own outputs after each step, with its carry."""
+    """What the model itself says after each step, with its carry."""
     carry, said = model.initial_carry(examples), []
     for _ in range(number):
         carry = model(carry, examples, measured=False).carry
@@ -80,7 +80,7 @@ def own_steps(model: ACTLossHead, examples: Tensors, number: int) -> list[Tensor
 
 
 def assert_same(outputs: Tensors, said: Tensors, step: ExportedStep) -> None:
-    """Require equality in float64 up to a last bit: another memory layout may round differently."""
+    """Equal in float64 but for a last bit: tensors may lie otherwise in memory."""
     same = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
     for name, latent in step.states.items():
         same(outputs[f"next_{name}"], said[latent])
@@ -117,7 +117,7 @@ def test_new_rows_begin_beside_others_that_go_on(form: str) -> None:
     outputs = step(go_on)
     after = own_steps(model, first, 2)[1]["logits"][0]
     begun = own_steps(model, second, 1)[0]["logits"][1]
-    # Rows share some matrix products, which may round differently.
+    # Rows share a product with others here and there.
     torch.testing.assert_close(outputs["logits"], torch.stack([after, begun]), rtol=0, atol=1e-5)
     assert (after - begun).abs().max() > 1e-3
 
@@ -146,7 +146,7 @@ HEADS: dict[str, tuple[Any, set[str]]] = {
 
 
 @pytest.mark.parametrize("case", HEADS)
-def test_there_are_no_outputs_without_a_head(case: str) -> None:
+def test_what_no_head_says_is_not_given(case: str) -> None:
     settings, expected = HEADS[case]
     step = ExportedStep(built(TRM | settings).model)
     outputs = step(taken(step, puzzles(2)))
@@ -157,7 +157,7 @@ def test_there_are_no_outputs_without_a_head(case: str) -> None:
         assert torch.equal(outputs["q_halt"], outputs["q_halt_logits"].sigmoid())
 
 
-def test_a_lattice_gives_its_candidates_and_its_verdict() -> None:
+def test_a_lattice_says_what_is_left_and_whether_it_is_decided() -> None:
     model = built(LATTICE)
     inner: Any = model.model.inner
     with torch.no_grad():

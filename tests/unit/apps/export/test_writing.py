@@ -1,4 +1,4 @@
-"""Exported files: they give the model's outputs, and a wrong file is not kept."""
+"""Files for other programs: they say what the model says, and a wrong one is not kept."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[4]
 PARITY = ROOT / "tests" / "parity" / "published_format"
 PUBLISHED = [str(PARITY / "checkpoint" / "step_7"), f"--data={PARITY / 'data'}"]
 STABLE: Any = {"loss": {"loss_type": "softmax_cross_entropy"}}
-# One for each computation of token logits.
+# Each way in which token logits can come about.
 HEADS: dict[str, Any] = {
     "bias and norm": {"name": "linear", "bias": True, "norm": "rms"},
     "layer norm": {"name": "linear", "norm": "layer"},
@@ -53,7 +53,7 @@ def arrays_of(rows: int) -> Arrays:
 
 
 def pair_of(settings: Any) -> tuple[ExportedStep, ExportedStep]:
-    """Return the step of a model, and of the same model in float64."""
+    """The step of a model, and of the same in float64."""
     model, exact = built(settings), built(settings | {"forward_dtype": "float64"})
     exact.load_state_dict(model.state_dict())
     return ExportedStep(model.model), ExportedStep(exact.model)
@@ -73,7 +73,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Pat
 
 @pytest.fixture(scope="module")
 def smallest(written: Any) -> Any:
-    """Return the exported recurrence of a tiny model: its path, its function, and `pair_of`."""
+    """The recurrence of a tiny model: its path, how to run it, and `pair_of`."""
     pair = pair_of(SMALLEST)
     return *written(pair[0]), *pair
 
@@ -111,7 +111,7 @@ def test_the_recurrence_takes_puzzles_and_a_number_of_steps(smallest: Any) -> No
     assert_equal_tokens(told, 1)
 
 
-def test_the_outputs_have_the_answer_of_each_step(smallest: Any) -> None:
+def test_what_each_step_answered_is_given(smallest: Any) -> None:
     path, run, *_ = smallest
     session, given = onnxruntime.InferenceSession(path), arrays_of(2)
     names = ["answers", "q_halt", "logits"]
@@ -135,12 +135,12 @@ def test_every_architecture_and_head(form: str, written: Any) -> None:
     step, exact = pair_of(settings)
     path, run = written(step)
     onnx.checker.check_model(path, full_check=True)
-    # Symmetric models answer all open cells of a puzzle alike: rounding breaks ties.
+    # Symmetric models answer all open cells of a puzzle alike: ties are broken by rounding.
     assert_equal_tokens(compare(run, step, exact, arrays_of(4)), 0.75)
 
 
 @pytest.mark.slow
-def test_candidates_are_struck_as_in_python(written: Any) -> None:
+def test_candidates_are_struck_as_here(written: Any) -> None:
     model = built(FORMS["lattice"])
     path, _ = written(ExportedStep(model.model))
     session, given = onnxruntime.InferenceSession(path), arrays_of(3)
@@ -258,7 +258,7 @@ def test_a_file_that_is_not_right_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """An older file stays as it was."""
+    """And what was there before is there still."""
 
     def write(step: ExportedStep, path: Path, facts: object) -> None:
         path.write_text("half a file")

@@ -30,12 +30,12 @@ def test_addresses_and_paths_are_told_apart(text: str, address: Address | None) 
         *("hf://a/b@x/../y", "hf:///a/b", "hf://a b/c", "hf://a/b\n", "hf://a/b?x", "hf://.a/b"),
     ],
 )
-def test_invalid_addresses_are_refused(text: str) -> None:
+def test_what_only_begins_like_an_address_is_refused(text: str) -> None:
     with pytest.raises(CheckpointError, match="accepted: hf://OWNER/NAME"):
         parse_address(text)
 
 
-def test_only_known_files_are_fetched() -> None:
+def test_the_patterns_let_known_files_through_and_no_others() -> None:
     def is_fetched(name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in FILES)
 

@@ -24,17 +24,17 @@ def known(evaluations: dict[str, Any] | None = None) -> Known:
 
 def test_names_with_markup_are_text() -> None:
     text = card(known())
-    # Text between backticks is shown unchanged.
+    # What stands between backticks is shown as it is.
     outside = re.sub(r"`[^`\n]*`", "", text)
     assert "<script" not in outside
     assert "[x](http" not in outside
     assert "\n# title" not in text
-    assert text.count("```") == 2  # Only the block of commands.
+    assert text.count("```") == 2  # Of the commands alone.
     assert "No evaluation was found" in text
     assert "hours of training: not recorded" in text
 
 
-def test_a_search_is_listed_with_its_wrong_answers() -> None:
+def test_what_a_search_solved_is_listed_with_its_wrong_answers() -> None:
     searcher = {"set_name": "all", "searcher": "model", "solved": SHARE, "num_puzzles": 7}
     content = {"data": ["/home/somebody/data/x/test"], "search": {"chains": 8, "rounds": 400}}
     searchers = [searcher | {"wrong": SHARE}, searcher | {"wrong": SHARE, "searcher": "solver"}]
@@ -44,7 +44,7 @@ def test_a_search_is_listed_with_its_wrong_answers() -> None:
     assert text.count("value: 0.5") == 1
 
 
-def test_the_most_important_figures_come_first() -> None:
+def test_what_stands_for_the_checkpoint_comes_first() -> None:
     chain = {"set_name": "all", "depth": 4, "breadth": 1, "select": "q", "selected": SHARE}
     common = {"data": ["x/test"], "arch": {"halt_max_steps": 4}, "step": 12, "thinking": {}}
     sample = common | {"max_examples": 20, "chains": [chain | {"num_puzzles": 20}]}
@@ -72,7 +72,7 @@ def test_the_most_important_figures_come_first() -> None:
         {"sets": [1], "chains": {"a": 1}, "searchers": [None, 3], "data": 5, "arch": []},
     ],
 )
-def test_other_files_add_no_figures(content: Any) -> None:
+def test_what_is_no_evaluation_says_nothing(content: Any) -> None:
     assert "No evaluation was found" in card(known({"eval.json": content}))
 
 

@@ -1,4 +1,4 @@
-"""A push to the Hub contains only the checkpoint's own data, and nothing of the machine."""
+"""What is pushed to the Hub is the checkpoint's own, and nothing of the machine."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from runtime.errors import ConfigError
 from training.checkpoint.store import RunState
 
 
-def test_settings_have_no_paths_and_no_commands() -> None:
+def test_settings_name_no_place_of_the_machine_and_no_command() -> None:
     config = {
         "arch": {"name": "hrm", "hidden_size": 8, "table": "~/own/table.npy"},
         "data_path": "/home/me/data/hard",
@@ -61,7 +61,7 @@ def test_evaluations_of_other_checkpoints_are_not_its_own(tmp_path: Path) -> Non
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
-    """Above all the folder of the run, which may need its checkpoint to resume."""
+    """Above all the run's own, whose checkpoint a run can go on from."""
     (tmp_path / "step_1").mkdir()
     trained: Any = SimpleNamespace(weights=tmp_path / "step_1")
     with pytest.raises(ConfigError, match="is not empty, and nothing in it is overwritten"):

@@ -1,4 +1,4 @@
-"""The configurations of the lattice's files."""
+"""What the choices named after the lattice compose."""
 
 import pytest
 

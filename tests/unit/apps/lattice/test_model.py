@@ -1,4 +1,4 @@
-"""The lattice: a step's deductions and guesses, the targets of its heads, and its loss."""
+"""Deduction on candidate sets: what a step strikes and guesses, and what the model is taught."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def exploring(rows: int = 3, seed: int = 0, **views: Tensor) -> Drawn:
 
 
 def one_row(candidates: list[set[int]], *, vocab: int = 6) -> Tensor:
-    """Return candidates [1, S, V] from the tokens of each cell."""
+    """Candidates [1, S, V] from the tokens of each cell."""
     state = torch.zeros(1, len(candidates), vocab, dtype=torch.bool)
     for cell, tokens in enumerate(candidates):
         state[0, cell, list(tokens)] = True
@@ -48,7 +48,7 @@ def one_row(candidates: list[set[int]], *, vocab: int = 6) -> Tensor:
 
 
 def said(state: Tensor, keep: Tensor | None = None, **others: Any) -> dict[str, Tensor]:
-    """Return outputs of the heads; by default they keep all and see no contradiction."""
+    """Outputs of the heads: by default all stays, and nothing is contradictory."""
     kept = torch.full(state.shape, YES) if keep is None else keep
     return {
         "candidates_logits": kept,
@@ -156,7 +156,7 @@ def test_only_guided_rows_follow_the_solution() -> None:
     assert not torch.equal(alone[:32], right[:32])
 
 
-def test_if_the_solution_is_gone_only_the_contradiction_is_learned() -> None:
+def test_where_the_solution_is_gone_only_the_contradiction_is_learned() -> None:
     model = model_of(learns_when_gone=False, views="none").train()
     examples = sudoku_examples()
     carry = model.initial_carry(examples)
@@ -335,7 +335,7 @@ def test_each_loop_has_a_loss(form: str) -> None:
 def expected_loss(
     outputs: dict[str, Tensor], state: Tensor, examples: Examples, weights: Any
 ) -> Tensor:
-    """Return the sum over rows, written out cell by cell."""
+    """The sum over rows, written down cell by cell."""
     total = torch.zeros((), dtype=torch.float64)
     for row, labels in enumerate(examples["labels"].tolist()):
         tokens = candidates = torch.zeros((), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Search with several chains, by a stand-in model with the deductions of a beginner."""
+"""Search with several chains, by a model whose deductions are those of a beginner."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ SMALL: Any = {"hidden_size": 4, "num_heads": 1, "L_layers": 1, "loops": 1, "drop
 
 @pytest.fixture(scope="module")
 def puzzles() -> Batch:
-    """Return twelve 4 x 4 puzzles with one solution each; every third one needs no guess."""
+    """Twelve 4 x 4 puzzles with one solution each, every third of which needs no guess."""
     generator = np.random.default_rng(0)
     inputs, labels = [], []
     while len(inputs) < 12:
@@ -56,9 +56,8 @@ def ranks() -> Any:
 
 
 class Beginner:
-    """A model that strikes a digit if another cell of the unit has only that one left.
-
-    It almost strikes the token `doubt` of a cell (cell, token) in every step.
+    """Heads that strike a digit where another cell of the unit has only that one left, and notice
+    an empty cell. What they `doubt`, a token of a cell, is almost struck always.
     """
 
     def __init__(self, views: str = "none", doubt: tuple[int, int] | None = None) -> None:
@@ -79,7 +78,7 @@ class Beginner:
 
     def read(self, states: Tensor, examples: Any) -> dict[str, Tensor]:
         assert self.shown is not None
-        if len(states) < len(self.shown):  # The answers of the first chains.
+        if len(states) < len(self.shown):  # What the first chains would answer.
             return {"logits": torch.zeros(len(states), 16, 6)}
         layout = rules.layout_of(4)
         single = self.shown & (self.shown.sum(-1, keepdim=True) == 1)

@@ -18,7 +18,7 @@ from runtime.registry import Part
 
 
 class FlagKind(Kind):
-    """A kind of a plug-in: flags of 3 x 3 cells of two colours. Right is only the second."""
+    """Flags of 3 x 3 cells, of two colours, that should be of one; a kind from elsewhere."""
 
     name = "flag"
 
@@ -55,7 +55,7 @@ def test_views_of_a_named_puzzle_are_undone() -> None:
         assert answer.shares == pytest.approx(0.3 + 0.7 * sure)
 
 
-def test_a_plugins_kind_is_drawn_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_from_elsewhere_is_drawn_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     flag = FlagKind()
     monkeypatch.setitem(KINDS._parts, "flag", Part(KindConfig, lambda: flag, ""))
     puzzle = flag.parse("ptp\nppp\nttt")
@@ -82,7 +82,7 @@ def test_a_plugins_kind_is_drawn_everywhere(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("kind", [KINDS.load(name) for name in KINDS])
-def test_our_kinds_can_read_their_own_text(kind: Kind) -> None:
+def test_the_looks_of_our_kinds_read_what_they_write(kind: Kind) -> None:
     look = kind.board(9)
     assert len({one.token for one in look.tokens}) == len(look.tokens)
     assert max(one.token for one in look.tokens) == kind.vocab_size(9) - 1

@@ -15,7 +15,7 @@ def small() -> Picture:
     return picture
 
 
-def test_an_image_has_the_drawn_colours() -> None:
+def test_an_image_has_the_colours_where_they_were_drawn() -> None:
     image = small().image()
     assert image.size == (20, 10)
     red = {(x, y) for x in range(20) for y in range(10) if image.getpixel((x, y)) == (255, 0, 0)}

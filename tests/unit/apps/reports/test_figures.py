@@ -1,4 +1,4 @@
-"""The contents of figures; plotly accepts every one."""
+"""What figures show, and that plotly takes every one of them."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def records_of(**columns: Any) -> Records:
     return Records({name: np.array(values, float) for name, values in columns.items()})
 
 
-def test_curves_over_depth_are_labelled(run: Run) -> None:
+def test_curves_over_depth_say_of_what_they_are(run: Run) -> None:
     chain = {"breadth": 1, "select": "q", "selected": {"value": 0.5}, "num_puzzles": 1000}
     chains = [chain | {"depth": depth, "set_name": "hard"} for depth in (16, 4)]
     chains += [one | {"breadth": 8} for one in chains]
@@ -61,7 +61,7 @@ def test_curves_over_depth_are_labelled(run: Run) -> None:
     ]
 
 
-def test_columns_with_odd_names_are_not_steps(run: Run) -> None:
+def test_columns_of_odd_names_are_no_steps(run: Run) -> None:
     odd = {
         "right_after_02": [1, 1],
         "right_after_\u0662": [1, 1],
@@ -91,7 +91,7 @@ def test_difficulty_is_put_into_groups_that_are_large_enough() -> None:
     assert min(counts) >= 5000 / 12
 
 
-def test_the_walls_of_a_maze_are_not_clues() -> None:
+def test_the_walls_of_a_maze_are_no_clues() -> None:
     columns = {"clues": list(range(40)), "path_length": list(range(40))}
     records = records_of(exact_accuracy=[1] * 40, **columns)
     (figure,) = difficulty_figures(records)
@@ -111,7 +111,7 @@ def test_plotly_takes_every_figure(run: Run, make_run_folder: Make) -> None:
     assert len(figures) > 15
     for figure in figures:
         text = json.dumps(figure.to_json(), allow_nan=False)
-        # The page replaces its names of colours.
+        # Names of colours are the page's own.
         text = text.replace('"@wrong"', '"Viridis"')
         text = re.sub(r'"@(?:[0-9]|text|muted|card|bad)"', '"#123456"', text)
         assert '"@' not in text

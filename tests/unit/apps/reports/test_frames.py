@@ -14,13 +14,13 @@ from runtime.errors import ConfigError
 from tests.unit.apps.reports.test_golden import reasoning
 
 
-def test_without_q_the_words_leave_it_out() -> None:
+def test_a_model_without_q_says_nothing_of_it() -> None:
     frames = frames_of_steps(reasoning(q_halt=(np.nan,) * 3))
     assert frames[1].words[0] == "12 cells changed"
     assert frames[2].q == []
 
 
-def test_thinning_keeps_the_first_and_the_last_frame() -> None:
+def test_few_of_many_frames_keep_the_first_and_the_last() -> None:
     frames = frames_of_steps(reasoning(q_halt=(0.25, 0.5, 0.875))) * 50
     few = thinned(frames, 20)
     assert len(few) == 20

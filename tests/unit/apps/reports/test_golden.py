@@ -1,6 +1,5 @@
-"""Golden pages, drawings and lists, approved by eye: a change shows as a diff of `golden/`.
-
-GOLDEN=write writes these files anew.
+"""Pages, drawings and lists as they were looked at and found right: a change is seen as a diff of
+the files in `golden/`, which GOLDEN=write makes anew.
 """
 
 import json
@@ -45,11 +44,11 @@ def check(name: str, text: str) -> None:
 
 
 def check_page(name: str, *folders: Path) -> None:
-    """Compare a page tag by tag, and its figures value by value."""
+    """Compare what a page shows, tag by tag, and its figures, value by value."""
     path, _ = write_report(folders, folders[0].parent / "page.html")
     body = re.search('<body>(.*?)<footer>.*id="figures">(.*?)</script>', path.read_text(), re.S)
     assert body is not None
-    # Drawings change their colours in dark mode, except ARC's, which have a meaning.
+    # What is drawn has other colours on dark paper, but for those of ARC, which mean something.
     assert name in ("sweep", "two") or ".row:not(.coloured) [fill=" in path.read_text()
     shown = body[1].replace(str(folders[0].parent), "FOLDER").replace("><", ">\n<")
     check(f"{name}-page.txt", shown + "\n")
@@ -58,7 +57,7 @@ def check_page(name: str, *folders: Path) -> None:
 
 
 def enriched(folder: Path, kind: str, **failure: Any) -> Path:
-    """Add more curves, a solved puzzle, and wrong answers to puzzles of a kind."""
+    """Add more curves, a puzzle that is solved, and wrong answers to puzzles of a kind."""
     for path in folder.glob("*_records.json"):
         content = json.loads(path.read_text())
         of_set = content["sets"]["all"]
@@ -141,7 +140,7 @@ def test_boards(name: str) -> None:
 
 
 def reasoning(*, q_halt: Sequence[float]) -> Reasoning:
-    """Return three ACT steps; the second one solves the puzzle."""
+    """Three ACT steps, of which the second solves the puzzle."""
     first = SOLUTION.copy()
     first[0, 1] = 1
     q, certainty = np.array(q_halt, np.float32), np.full((3, 4, 4), 0.5, np.float32)

@@ -148,7 +148,7 @@ def test_a_broken_run_has_a_page_or_one_line(
         assert "holds no run" in told.err
 
 
-def test_missing_folders_and_unwritable_pages_are_one_line(
+def test_what_cannot_be_written_or_found_is_one_line(
     make_run_folder: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_run_folder()
@@ -163,7 +163,7 @@ def test_missing_folders_and_unwritable_pages_are_one_line(
         assert told in line
 
 
-def test_the_place_of_a_page(
+def test_where_a_page_is_written(
     make_run_folder: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, other = make_run_folder("runs/one"), make_run_folder("others/one")
@@ -174,7 +174,7 @@ def test_the_place_of_a_page(
     assert write_report([Path()])[0] == Path("report.html")
     assert write_report([folder, Path()], Path("same.html"))[0] == Path("same.html")
     assert "Report of" not in Path("same.html").read_text()
-    # Runs of the same name get longer names.
+    # Runs of the same name are told apart.
     text = write_report([folder, other])[0].read_text().replace("<wbr>", "")
     assert re.findall(r'<tr><th scope="row">(\w+/one)', text)[:2] == ["runs/one", "others/one"]
     monkeypatch.setattr("apps.reports.writing.MAX_BYTES", 1_000_000)
@@ -189,7 +189,7 @@ def test_the_place_of_a_page(
 # Several runs
 
 
-def test_means_over_seeds_can_be_printed(
+def test_means_over_seeds_can_be_taken_along(
     make_sweep: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = make_sweep()
@@ -272,7 +272,7 @@ VALUES = (None, True, 0, -1, 1e308, 10**400, "nan", "", "x" * 10_000, [], {}, [[
 
 
 def changed(value: Any, draw: random.Random) -> Any:
-    """Return JSON with about one value in ten replaced by another kind of value."""
+    """Return JSON with about one value in ten replaced by one of another kind."""
     if draw.random() < 0.1:
         return draw.choice(VALUES)
     if isinstance(value, dict):
@@ -283,7 +283,7 @@ def changed(value: Any, draw: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_page_is_written_for_any_content(make_run_folder: Make, seed: int) -> None:
+def test_a_page_is_written_whatever_the_files_say(make_run_folder: Make, seed: int) -> None:
     draw, folders = random.Random(seed), [make_run_folder("a"), make_run_folder("b")]
     for folder in folders:
         for path in [*folder.glob("*.json"), folder / "config.yaml", *folder.glob("*/state.json")]:

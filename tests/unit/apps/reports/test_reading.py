@@ -1,4 +1,4 @@
-"""Folders of runs can be read with any content."""
+"""Folders of runs are read whatever is in them."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from apps.reports.thinning import MAX_BINS, Curve
 Make = Callable[..., Path]
 
 
-def test_too_many_values_and_values_that_are_not_numbers(make_run_folder: Make) -> None:
+def test_more_than_can_be_shown_and_what_is_no_number(make_run_folder: Make) -> None:
     folder = make_run_folder(steps=1)
     record = {"step": 2, "train/lr": "nan", "train/lm_loss": 10**400, "train/steps": [1]}
     record |= {"train/<b>": 1.0, "other": 1.0, "train/" + "x" * 500: 1.0, "train/count": None}
@@ -101,7 +101,7 @@ def test_a_line_without_end_needs_little_memory(tmp_path: Path, make_run_folder:
         (b"{" * 5000, "nested too deep"),
     ],
 )
-def test_settings_that_cannot_be_read_are_noted(
+def test_settings_that_cannot_be_read_are_said_to(
     make_run_folder: Make, content: bytes, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_run_folder()
@@ -113,7 +113,7 @@ def test_settings_that_cannot_be_read_are_noted(
     assert run.curves
 
 
-def test_evaluations_are_read_up_to_a_total_size(
+def test_evaluations_are_read_as_long_as_there_is_room(
     make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_run_folder()
@@ -173,7 +173,7 @@ def test_results_of_any_content(make_run_folder: Make, file: str, content: bytes
 
 
 @pytest.mark.parametrize("file", ["eval_step_40.json", "eval_step_40_records.json", "x.json"])
-def test_json_of_very_many_values_is_not_parsed(
+def test_json_of_very_many_values_is_not_taken_apart(
     make_run_folder: Make, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, loads = make_run_folder(), json.loads
@@ -228,7 +228,7 @@ def test_only_the_newest_evaluation_of_a_run_is_opened(make_run_folder: Make) ->
     ]
 
 
-def test_votes_during_a_run_are_its_headline(make_run_folder: Make) -> None:
+def test_votes_of_the_course_of_a_run_have_an_interval(make_run_folder: Make) -> None:
     folder = make_run_folder()
     for path in folder.glob("eval_step_40*.json"):
         path.unlink()
@@ -272,7 +272,7 @@ def test_many_values_become_means() -> None:
     assert np.array(means[1:-1], float) == pytest.approx(sums / 256)
 
 
-def test_steps_may_be_large_and_come_in_any_order() -> None:
+def test_steps_may_lie_anywhere_and_come_in_any_order() -> None:
     curve = Curve()
     for step in (2**50, 5, 2**52, 5, 0):
         curve.add(step, float(step))
@@ -280,7 +280,7 @@ def test_steps_may_be_large_and_come_in_any_order() -> None:
     assert curve.last == (2**52, float(2**52))
 
 
-def test_values_that_are_not_finite_are_gaps_and_are_counted() -> None:
+def test_what_is_not_finite_is_a_gap_and_is_remembered() -> None:
     curve = curve_of([1.0, math.nan, 3.0, math.inf])
     assert curve.points() == ([1, 2, 3, 4], [1.0, None, 3.0, None])
     assert (curve.last, curve.not_finite) == ((3, 3.0), 2)

@@ -83,7 +83,7 @@ def test_all_runs_are_listed_until_ctrl_c(
     monkeypatch.setattr("apps.reports.runs.time.sleep", wait)
     assert runs.main([str(folder.parent), "--watch"]) == 0
     told = capsys.readouterr()
-    # Without a terminal an unchanged line is printed once.
+    # Without a terminal what has not changed is said once.
     assert (told.out.count("stopped  run"), told.err) == (1, "")
 
 

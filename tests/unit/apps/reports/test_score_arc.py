@@ -16,7 +16,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs the script and returns (exit code, output, errors)."""
+    """Run the script on arguments: (exit code, output, errors)."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         code = score_arc.main([str(argument) for argument in arguments])
@@ -28,7 +28,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def small(tmp_path: Path) -> tuple[Path, Path]:
-    """Write two tasks of one cell: the second vote solves the first, the other has no answer."""
+    """Two tasks of one cell each; the first is solved by the second vote, the other is unknown."""
     puzzles = {
         "first": {"train": [], "test": [{"input": [[1]], "output": [[2]]}]},
         "second": {"train": [], "test": [{"input": [[3]]}]},

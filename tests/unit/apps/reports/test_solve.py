@@ -49,7 +49,7 @@ EASY = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5
 
 
 def drawn(mark: str, rule: str) -> list[str]:
-    """Return a Sudoku in rows as people draw it, with lines of `rule` between the boxes."""
+    """A Sudoku in rows as people draw it, with lines of this between the boxes."""
     lines = [] if "+" not in rule else [rule]
     for band in range(0, 81, 27):
         for start in range(band, band + 27, 9):
@@ -109,7 +109,7 @@ def test_texts_are_read_with_the_numbers_of_their_lines(
     ("source", "told"),
     [(io.TextIOWrapper(io.BytesIO(b"\xff\xfe12"), "utf-8"), "not text"), (None, "puzzle=")],
 )
-def test_binary_input_is_refused_and_a_terminal_not_read(
+def test_what_is_no_text_is_refused_and_a_terminal_not_waited_for(
     source: Any, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = io.StringIO()
@@ -154,14 +154,14 @@ def test_puzzles_of_a_data_set_are_asked_for_by_number(
     assert [puzzle.place for puzzle in read(count=11)][9:] == ["all, puzzle 9", "all1, puzzle 0"]
 
 
-def test_the_kind_comes_from_the_model() -> None:
+def test_the_kind_is_that_of_the_model() -> None:
     assert solve.kind_read_by(trained_on(DataFacts(12, 900, 5))) is ARC
     assert solve.kind_read_by(trained_on(None)) is None
     with pytest.raises(CheckpointError, match="900 cells are no Sudoku, maze or ARC"):
         solve.kind_read_by(trained_on(DataFacts(11, 900, 1)))
 
 
-def test_the_description_of_the_steps() -> None:
+def test_the_description_says_what_happened() -> None:
     solution = parse_puzzle("1234341221434321")
     question = np.where(np.eye(4, dtype=bool), solution, 0).astype(np.int8)
     first = np.where(np.arange(16).reshape(4, 4) == 1, 0, solution)

@@ -24,9 +24,9 @@ def test_a_run_that_is_at_work(make_run_folder: Make) -> None:
     with run_lock(folder):
         status = read_status(folder)
         assert status.state == "running"
-        # 370.5 s for 40 steps, and 60 are left.
+        # 370.5 s for 40 steps, and 60 are to come.
         assert status.seconds_left == pytest.approx(370.5 / 40 * 60)
-        # With two checkpoints the time between them counts: the run has doubled its speed.
+        # Of two checkpoints their distance counts: it is twice as fast by now.
         (folder / "step_60").mkdir()
         later = state | {"step": 60, "seconds": 370.5 + 370.5 / 4}
         (folder / "step_60" / "state.json").write_text(json.dumps(later))
@@ -38,7 +38,7 @@ def test_a_run_that_is_at_work(make_run_folder: Make) -> None:
     assert (status.state, status.step, status.seconds_left) == ("stopped", 60, None)
 
 
-def test_without_a_checkpoint_the_end_is_unknown(make_run_folder: Make) -> None:
+def test_before_there_is_a_checkpoint_nothing_tells_the_end(make_run_folder: Make) -> None:
     folder = make_run_folder(steps=4)
     shutil.rmtree(folder / "step_4")
     with run_lock(folder):
@@ -59,7 +59,9 @@ def test_a_run_that_was_killed_is_not_at_work(make_run_folder: Make) -> None:
     assert (status.state, status.detail) == ("stopped", "killed")
 
 
-def test_a_lock_of_another_machine_counts_while_the_run_writes(make_run_folder: Make) -> None:
+def test_a_lock_of_another_machine_is_believed_while_something_is_written(
+    make_run_folder: Make,
+) -> None:
     folder = make_run_folder()
     owner = asdict(Owner.this_process()) | {"host": "elsewhere", "boot": "another"}
     (folder / ".lock").write_text(json.dumps(owner))
@@ -81,7 +83,7 @@ def test_a_loss_that_was_not_finite(make_run_folder: Make) -> None:
     assert "step 41" in status.detail
 
 
-def test_a_sweeps_record_of_its_jobs(make_sweep: Make) -> None:
+def test_what_a_sweep_says_of_its_jobs(make_sweep: Make) -> None:
     sweep = make_sweep()
     record = json.loads((sweep / "sweep.json").read_text())
     name = "lr-0.001__seed-0"
@@ -94,7 +96,7 @@ def test_a_sweeps_record_of_its_jobs(make_sweep: Make) -> None:
     assert not is_run(sweep)
 
 
-def test_folders_that_never_trained(tmp_path: Path) -> None:
+def test_what_never_trained(tmp_path: Path) -> None:
     assert read_status(tmp_path / "nowhere").state == "new"
     (tmp_path / "config.yaml").write_text("lr: 1")
     status = read_status(tmp_path)
@@ -120,7 +122,7 @@ def test_only_the_end_of_a_large_file_is_read(make_run_folder: Make) -> None:
     path = folder / "metrics.jsonl"
     last = path.read_bytes()
     with path.open("wb") as file:
-        file.truncate(2**33)  # 8 GiB, but the disk holds none of it.
+        file.truncate(2**33)  # 8 GiB, of which nothing is on the disk.
         file.seek(2**33)
         file.write(b"\n" + last)
     status = read_status(folder)

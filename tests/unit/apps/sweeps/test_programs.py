@@ -1,6 +1,5 @@
-"""Many command lines at once give the configurations and errors of each one alone.
-
-The figures of their jobs, and the table of a sweep.
+"""Many command lines at once give what each one gives alone, also where they are wrong; the figures
+of their jobs, and the table of these.
 """
 
 import json
@@ -49,7 +48,7 @@ def test_many_command_lines_give_what_each_gives() -> None:
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_mistakes_have_the_same_message(wrong: str) -> None:
+def test_mistakes_are_told_in_the_same_words(wrong: str) -> None:
     with pytest.raises(ConfigError) as alone:
         load_config(TrainConfig, "cfg_pretrain", [wrong])
     with pytest.raises(ConfigError) as among_others:
@@ -69,7 +68,9 @@ def test_files_of_ones_own_change_nothing_else_of_hydra(
     assert not Path("canary").exists()
 
 
-def test_a_mistake_in_a_launcher_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_with_a_launcher_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write("hydra/launcher/mine.yaml", "name: pool\nmax_jobs: ???")
     flags = ["--config-dir", ".", "-m", "hydra/launcher=mine", "seed=0,1"]
@@ -78,7 +79,7 @@ def test_a_mistake_in_a_launcher_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def figures_of(program: Program, folder: Path, content: str, objective: str = "") -> dict[str, Any]:
-    """Return the figures of a job whose result has this content."""
+    """Return the figures of a job that has written this."""
     path = program.result(folder, "job")
     path.parent.mkdir(exist_ok=True)
     path.write_text(content)
@@ -86,7 +87,7 @@ def figures_of(program: Program, folder: Path, content: str, objective: str = ""
 
 
 def of_chains(*lines: tuple[str, int, int, float]) -> str:
-    """Return a result from (set, depth, number of puzzles, share of right answers)."""
+    """Return a result with sets, their depths, numbers of puzzles and shares of right answers."""
     names = ("set_name", "depth", "num_puzzles", "selected", "breadth", "select")
     chains = [
         dict(zip(names, (*line[:3], {"value": line[3]}, 8, "q"), strict=True)) for line in lines
@@ -155,7 +156,7 @@ def test_the_figures_that_a_table_shows(
     assert row.split() == ["0", *(f"{figures[name]:.4g}" for name in shown.split()), "finished"]
 
 
-def test_jobs_that_differ_only_in_the_seed_are_one_row() -> None:
+def test_jobs_that_differ_in_the_seed_alone_are_one_row() -> None:
     found = [("1e-3", "0", 0.5), ("1e-3", "1", 0.75), ("2e-3", "0", 0.875), ("2e-3", "1", None)]
     rows = [
         Row(f"{lr}-{seed}", {"lr": lr, "seed": seed}, "finished", {"a_b": score} if score else {})
@@ -170,7 +171,7 @@ def test_jobs_that_differ_only_in_the_seed_are_one_row() -> None:
     assert over_seeds(rows, "a_b", minimize=True)[0]["lr"] == "1e-3"
 
 
-def test_cells_are_escaped_in_every_form() -> None:
+def test_what_a_cell_says_is_text_in_every_form() -> None:
     lines = [["a|b", "mean a_b", "std", "seeds"], ["50% of <b>, \\~", "1", "-", "1"]]
     assert {form: write(lines).splitlines() for form, write in WRITERS.items()} == {
         "markdown": [
@@ -184,7 +185,7 @@ def test_cells_are_escaped_in_every_form() -> None:
 
 def test_a_table_of_a_sweep_without_room_is_one_line(tmp_path: Path, failing_flush: int) -> None:
     if failing_flush > 2:
-        pytest.skip("files already on the disk can still be renamed")
+        pytest.skip("what is on the disk can be renamed")
     rows = [Row("a", {"lr": "1"}, "finished", {"exact_accuracy": 0.5})]
     with pytest.raises(ConfigError, match=r"results.json: No space left on device$"):
         write_table(tmp_path, rows, "exact_accuracy", minimize=False)

@@ -1,4 +1,4 @@
-"""A study tries Optuna's suggestions, each one once, and goes on with unfinished trials."""
+"""A search tries what Optuna suggests, each thing once, and goes on with what was not finished."""
 
 import time
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def parsed(*overrides: str) -> list[Override]:
 
 
 class Trials:
-    """A study whose jobs are not run: the tests give their results."""
+    """A search whose jobs are not run: the tests say how they ended."""
 
     def __init__(
         self, folder: Path, *overrides: str, objective: str = "eval/score", **config: Any
@@ -36,7 +36,7 @@ class Trials:
         self.search = Search(asked, swept, folder, objective, objective, read, self.said.append)
 
     def end(self, code: int, score: float = 1.0, metric: str = "eval/score") -> str | None:
-        """End the next job with this result, and return its name (None without a next job)."""
+        """Let the next job end so; return its name, None when there is no other one."""
         job = self.search.next()
         if job is not None:
             if code == 0:
@@ -66,12 +66,12 @@ class Trials:
         ("arch=choice(trm,hrm)", CategoricalDistribution(["trm", "hrm"])),
     ],
 )
-def test_overrides_become_distributions(override: str, expected: Any) -> None:
+def test_what_is_swept_becomes_a_distribution(override: str, expected: Any) -> None:
     assert distribution(parsed(override)[0]) == expected
 
 
 @pytest.mark.parametrize("override", ["lr=interval(2,1)", LR.replace("1e-4", "0"), "a=glob(*)"])
-def test_overrides_that_optuna_cannot_take_are_refused(override: str) -> None:
+def test_what_optuna_cannot_take_is_said(override: str) -> None:
     with pytest.raises(ConfigError, match="^lr=|^a="):
         distribution(parsed(override)[0])
 
@@ -103,7 +103,9 @@ def test_trials_of_earlier_starts_and_failed_ones_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "gp"])
-def test_with_a_seed_a_resumed_study_draws_the_same(tmp_path: Path, sampler: str) -> None:
+def test_with_a_seed_a_search_that_was_begun_again_draws_the_same(
+    tmp_path: Path, sampler: str
+) -> None:
     chosen: dict[str, Any] = {"sampler": {"name": sampler, "seed": 3, "n_startup_trials": 2}}
     for folder in ("whole", "parts"):
         (tmp_path / folder).mkdir()
@@ -134,7 +136,7 @@ def test_a_trial_whose_process_has_died_is_queued_again_once(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("code", "attempts"), [(EXIT_NON_FINITE, 1), *((c, 3) for c in (137, 1, 2, 4, EXIT_LOCKED, 7))]
 )
-def test_a_trial_with_a_possibly_passing_failure_is_tried_again(
+def test_a_trial_whose_failure_may_have_passed_is_tried_again(
     tmp_path: Path, code: int, attempts: int
 ) -> None:
     trials = Trials(tmp_path, n_trials=1)
@@ -143,7 +145,7 @@ def test_a_trial_with_a_possibly_passing_failure_is_tried_again(
     assert trials.states() == ["failed"]
 
 
-def test_an_unknown_metric_is_refused_and_costs_no_trial(tmp_path: Path) -> None:
+def test_a_metric_that_is_not_measured_is_said_and_costs_no_trial(tmp_path: Path) -> None:
     trials = Trials(tmp_path, n_trials=1, objective="eval/scor")
     job = trials.search.next()
     assert job is not None
@@ -161,7 +163,7 @@ def test_a_later_trial_without_the_metric_has_failed(tmp_path: Path) -> None:
     assert trials.search.jobs[str(failed)].exit_code == 0
 
 
-def test_half_a_record_and_the_lock_of_a_dead_process_are_removed(tmp_path: Path) -> None:
+def test_half_a_record_and_a_lock_that_a_dead_process_left_are_removed(tmp_path: Path) -> None:
     Trials(tmp_path, n_trials=2).end(0)
     with (tmp_path / "study.journal").open("a") as journal:
         journal.write('{"op_code":4,"wor')
@@ -173,7 +175,7 @@ def test_half_a_record_and_the_lock_of_a_dead_process_are_removed(tmp_path: Path
     assert time.monotonic() - began < 15  # Optuna would wait for half a minute.
 
 
-def test_a_study_without_its_metric_ends_with_a_reason(sweep: Any) -> None:
+def test_a_search_without_its_metric_ends_with_a_reason(sweep: Any) -> None:
     code, output = sweep.run({"sweeper": SEARCH | {"objective": "eval/scores"}}, LR)
     assert code == 1
     assert "did you mean eval/score?" in output

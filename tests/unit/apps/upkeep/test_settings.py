@@ -1,4 +1,4 @@
-"""The settings and comments in config/ are those of the schemas."""
+"""The commented settings in config/ are those of the schemas."""
 
 import shutil
 from pathlib import Path
