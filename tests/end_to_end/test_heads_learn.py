@@ -1,6 +1,5 @@
-"""Every head learns with the settings of its YAML file.
-
-Its metric gets at least halfway from the best constant predictor to perfect.
+"""Every head learns from its YAML alone: its own metric gets at least halfway from the best
+constant predictor to perfect.
 """
 
 import shutil
@@ -15,17 +14,26 @@ from training.config.source import CONFIG_DIR
 
 SUDOKU = "--size=4 --subsample-size=200 --num-aug=19 --test-size=100 --min-clues=7 --max-clues=9"
 MAZE = "--size=4 --subsample-size=20000 --test-size=200 --min-length=3 --pixels"
-SMALL = """arch=mixer arch.hidden_size=64 arch.num_heads=2 arch.L_cycles=2 arch.puzzle_emb_ndim=64
-    arch.forward_dtype=float32 seed=0 global_batch_size=64 optimizer.name=adamw lr=3e-3
-    lr_min_ratio=0 lr_warmup_steps=30 weight_decay=0.1 device=cpu num_threads=1 compile=false
-    logger=jsonl evaluators=[] checkpoint_interval=null"""
-# The heads of `arch=lattice` need its candidate sets, which no other trunk has.
+SMALL = (
+    *("arch=mixer", "arch.hidden_size=64", "arch.num_heads=2", "arch.L_cycles=2", "seed=0"),
+    *("arch.puzzle_emb_ndim=64", "arch.forward_dtype=float32", "global_batch_size=64"),
+    *(
+        "optimizer.name=adamw",
+        "lr=3e-3",
+        "lr_min_ratio=0",
+        "lr_warmup_steps=30",
+        "weight_decay=0.1",
+    ),
+    *("device=cpu", "num_threads=1", "compile=false", "logger=jsonl", "evaluators=[]"),
+    "checkpoint_interval=null",
+)
+# Those of `arch=lattice` need its candidate sets: no other trunk takes them.
 HEADS = {path.stem for path in (CONFIG_DIR / "heads").glob("*.yaml")} - {"lattice", "sage"}
-# In "open" half of the puzzles cannot be solved, so that heads can doubt an answer.
+# Where half of the puzzles cannot be solved there is something to say of one's own answer.
 CASES = [(heads, "sudoku", {"accuracy": 0.625}) for heads in sorted(HEADS)] + [
     ("action", "maze", {"action_accuracy": 0.877}),
     ("attention", "sudoku", {"attention_precision": 0.776}),
-    # In mazes more than the empty cells change.
+    # Here the cells that change are not just the empty ones.
     ("attention", "maze", {"attention_precision": 0.679}),
     ("confidence", "open", {"confidence_accuracy": 0.826}),
     ("enhanced", "open", {"confidence_accuracy": 0.826, "q_halt_accuracy": 0.75}),
@@ -39,7 +47,7 @@ FIELDS = {"action", "pixel"}
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build mazes, Sudokus, and the same Sudokus with every other one almost without clues."""
+    """Sudokus, the same where every other puzzle has hardly any clues, and mazes."""
     folder = tmp_path_factory.mktemp("tasks")
     for task, build, flags in (
         ("sudoku", build_sudoku_dataset.main, SUDOKU),
@@ -47,7 +55,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         own = [f"--output-dir={folder / task}", "--source=generate", "--seed=0", *flags.split()]
         assert build(own) == 0
-    whole = shutil.ignore_patterns("manifest.json")  # Its hashes would not fit.
+    whole = shutil.ignore_patterns("manifest.json")  # It has their sums.
     shutil.copytree(folder / "sudoku", folder / "open", ignore=whole)
     for path in (folder / "open").glob("t*/all__inputs.npy"):
         inputs = np.load(path)
@@ -75,7 +83,7 @@ def test_every_head_learns(
     length = (
         ("epochs=2", "eval_interval=2") if task == "maze" else ("epochs=96", "eval_interval=96")
     )
-    train([*SMALL.split(), *own, *length, f"checkpoint_path={tmp_path / 'run'}"])
+    train([*SMALL, *own, *length, f"checkpoint_path={tmp_path / 'run'}"])
     (found,) = files_of(tmp_path / "run").eval_records
     for metric, least in wanted.items():
         assert found[f"eval/{metric}"] >= least, (metric, found)

@@ -1,4 +1,4 @@
-"""The launcher examples, with stand-ins for their schedulers."""
+"""The launcher examples, as far as they can be tried without their schedulers."""
 
 import os
 import re
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SLURM = ROOT / "scripts" / "launch_slurm.sh"
 RENDEZVOUS_PORT = 20007
 STAND_INS = {
-    # One node; the test signals the task by its process number.
+    # One node; what runs is signalled through its number.
     "srun": 'while [ "${1#--}" != "$1" ]; do shift; done\necho $$ > "$TASKS"\nexec "$@"',
     "scontrol": 'case $1 in show) echo localhost ;; *) echo "$@" >> "$REQUESTS" ;; esac',
 }
@@ -80,7 +80,7 @@ def test_a_slurm_job_that_is_preempted_goes_back_into_the_queue_and_resumes(
 
 
 @pytest.mark.parametrize("moment", ["before torchrun is there", "before the other node is"])
-def test_a_slurm_job_that_is_preempted_before_its_ranks_start_is_queued_again(
+def test_a_slurm_job_that_is_preempted_before_its_ranks_are_there_goes_back(
     job: Any, tmp_path: Path, moment: str
 ) -> None:
     process = job(nodes=2)
@@ -111,7 +111,7 @@ def test_a_slurm_job_with_a_mistake_is_not_started_again(job: Any, tmp_path: Pat
     assert not (tmp_path / "requests").exists()
 
 
-def test_the_slurm_script_is_valid_and_has_its_directives() -> None:
+def test_the_slurm_script_is_sound_and_asks_for_what_it_needs() -> None:
     subprocess.run(["bash", "-n", SLURM], check=True)
     asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", SLURM.read_text(), re.MULTILINE))
     assert asked["ntasks-per-node"] == "1"

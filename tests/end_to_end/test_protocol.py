@@ -1,4 +1,4 @@
-"""The whole protocol on tiny data."""
+"""The protocol as a whole, on tiny data."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from dataset import build_maze_dataset, build_sudoku_dataset
 
 ROOT = Path(__file__).resolve().parents[2]
-# So that started processes import the modules of this tree.
+# Processes that are started take the modules of this tree.
 HERE = {"PYTHONPATH": str(ROOT)}
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ def settings(tiny_settings: list[str]) -> list[str]:
 
 
 def kill_when(process: Any, said: str) -> str:
-    """Read a process's output until it contains `said`, kill the process, and return the output."""
+    """Read what a process prints until it has said so, then kill it; return what it has said."""
     text = ""
     for line in process.stdout:
         text += line

@@ -35,7 +35,7 @@ def test_a_signal_saves_at_the_end_of_the_step_and_stops(
     assert run().digest() == whole.digest()
 
 
-def test_a_run_that_was_asked_to_stop_has_its_exit_code(
+def test_the_exit_code_of_a_run_that_was_asked_to_stop(
     tiny_settings: list[str],
     signal_at: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
@@ -47,7 +47,7 @@ def test_a_run_that_was_asked_to_stop_has_its_exit_code(
     with pytest.raises(SystemExit) as ended:
         run_entry_point(TrainConfig, "cfg_pretrain", pretrain.main, "")
     assert ended.value.code == 75
-    # The process is ending; another signal would only change its exit code.
+    # It is on its way out; another one would only change its exit code.
     assert signal.signal(signal.SIGTERM, before) is signal.SIG_IGN
     line = "pretrain.py: asked to stop: saved at step 3; the same command resumes the run"
     assert capsys.readouterr().err.splitlines()[-1] == line
@@ -84,7 +84,7 @@ def test_a_signal_outside_of_training_stops_at_once(
     assert max(run().steps) > 3
 
 
-def test_repeated_signals_count_as_one(
+def test_signals_that_arrive_again_are_one(
     run: Any, signal_at: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = Tracker.__exit__
@@ -94,7 +94,7 @@ def test_repeated_signals_count_as_one(
         end(*given)
 
     monkeypatch.setattr(Tracker, "__exit__", asked_again)
-    # A terminal sends Ctrl-C to torchrun and its workers, and torchrun passes it on.
+    # The terminal sends Ctrl-C to torchrun and its workers, and torchrun passes it on.
     signal_at(3, signal.SIGINT, signal.SIGINT, signal.SIGTERM)
     with pytest.raises(Preempted, match="saved at step 3"):
         run()

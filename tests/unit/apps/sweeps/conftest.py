@@ -94,7 +94,7 @@ except Preempted as error:
 
 
 class SweepCommand:
-    """Starts sweeps of the stand-in in another process."""
+    """Starts sweeps of the stand-in in a process of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "sweep"
@@ -116,7 +116,9 @@ class SweepCommand:
     def interrupt(
         self, settings: dict[str, Any], *overrides: str, number: int, jobs: int = 1
     ) -> int:
-        """Start a sweep, signal it when `jobs` jobs run, and return its exit code at their end."""
+        """Start a sweep, send it a signal when so many jobs are at work, and return its exit code
+        when they have ended.
+        """
         process = self.start(settings, *overrides)
         wait_until(lambda: len(self.steps()) == jobs)
         process.send_signal(number)
@@ -127,7 +129,7 @@ class SweepCommand:
         return code
 
     def processes(self) -> list[int]:
-        """Return the process numbers of the running jobs."""
+        """The jobs that are at work."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -136,14 +138,14 @@ class SweepCommand:
         return found
 
     def steps(self) -> dict[str, list[int]]:
-        """Return the steps of each job, in order."""
+        """The steps that each job has made, in order."""
         return {
             log.parent.name: [json.loads(line)["step"] for line in log.read_text().splitlines()]
             for log in self.folder.glob("*/log.jsonl")
         }
 
     def starts(self, name: str) -> list[dict[str, Any]]:
-        """Return the step, settings and variables of each start of a job."""
+        """How a job was started, each time: its step, its settings, and variables."""
         lines = (self.folder / name / "starts").read_text().splitlines()
         return [json.loads(line) for line in lines]
 
@@ -152,7 +154,7 @@ class SweepCommand:
         return json.loads((self.folder / "results.json").read_text())["jobs"]
 
     def states(self) -> dict[str, str]:
-        """Return the state of each job in the table."""
+        """What has become of each job, as the table says."""
         return {row["name"]: row["state"] for row in self.rows()}
 
 

@@ -1,4 +1,4 @@
-"""A sweep runs every job once, goes on after any end, and leaves no process behind."""
+"""A sweep runs every job once, goes on after whatever ended it, and leaves no process behind."""
 
 import csv
 import json
@@ -58,7 +58,7 @@ def test_a_failed_job_stops_no_other_and_is_tried_again(sweep: Any) -> None:
     assert [len(sweep.starts(f"code-{code}__seed-0")) for code in (0, 5)] == [1, 2]
 
 
-def test_a_sweep_keeps_its_machine_settings(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_bits_depend_on_is_decided_once(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep.run({"threads": None}, "code=1")
     record = json.loads((sweep.folder / "sweep.json").read_text())
     decided = record["machine"]["num_threads"]
@@ -80,7 +80,7 @@ def test_a_finished_job_runs_again_without_its_result_or_with_other_settings(swe
     assert sweep.steps()["seed-1"] == [1, 2, 3, 4]
 
 
-def test_a_job_stopped_from_outside_goes_on_later(sweep: Any) -> None:
+def test_what_another_person_stops_goes_on_later(sweep: Any) -> None:
     process = sweep.start({}, "seed=0,1", "steps=30", "seconds=0.05")
     wait_until(sweep.steps)
     os.kill(sweep.processes()[0], signal.SIGTERM)
@@ -118,7 +118,7 @@ def test_a_signal_ends_all_jobs_at_work_and_the_next_start_goes_on(
 
 
 @pytest.mark.parametrize("sweeper", ["grid", "optuna"])
-def test_a_second_start_is_refused_and_a_killed_job_counts_as_stopped(
+def test_a_second_start_is_refused_and_who_cannot_save_yet_has_not_failed(
     sweeper: str, sweep: Any
 ) -> None:
     settings = {"sweeper": {"name": sweeper}}

@@ -14,7 +14,7 @@ pytest.importorskip("submitit")
 SLURM = {"launcher": {"name": "slurm"}}
 LONG = ("steps=60", "seconds=0.05")
 
-# A signal reaches the process that srun has started, as if SLURM tracks processes by cgroups.
+# A signal reaches the process that srun has started, as where SLURM tracks processes by cgroups.
 COMMANDS = r"""#!/bin/bash
 cd "$SLURM_STAND_IN"
 begin() { SLURM_JOB_ID=$1 setsid bash $1.sh > /dev/null 2>&1 & }
@@ -44,7 +44,7 @@ esac
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of a stand-in for SLURM: NUMBER.sh is a job, NUMBER.pid its process."""
+    """The folder of a stand-in for SLURM: NUMBER.sh is a job, NUMBER.pid its process."""
     folder, commands = tmp_path / "slurm", tmp_path / "bin"
     folder.mkdir()
     commands.mkdir()

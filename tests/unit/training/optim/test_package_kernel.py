@@ -1,4 +1,4 @@
-"""The kernel of the package `adam-atan2`, with a stand-in of the same interface."""
+"""The kernel of the package `adam-atan2`, by a stand-in that has its interface."""
 
 import sys
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from runtime.errors import ConfigError
 from training.config.schema import ParamGroupConfig
@@ -17,9 +17,19 @@ from training.optim.groups import GROUP_NAME, PEAK_RATE, GradientBucket, assign_
 CPU = torch.device("cpu")
 
 
-def stand_in(*arguments: Any) -> None:
-    """Do the same as the CUDA kernel, in torch; it takes five lists of tensors and four numbers."""
-    *lists, lr, beta1, beta2, weight_decay = arguments
+def stand_in(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    state_steps: list[Tensor],
+    lr: float,
+    beta1: float,
+    beta2: float,
+    weight_decay: float,
+) -> None:
+    """What the CUDA kernel does, in torch."""
+    lists = (params, grads, exp_avgs, exp_avg_sqs, state_steps)
     for p, g, m, v, step in zip(*lists, strict=True):
         assert (step.shape, step.dtype) == ((), torch.float32)
         p.mul_(1 - lr * weight_decay)
@@ -61,7 +71,7 @@ def test_it_steps_clips_averages_and_skips_as_ours() -> None:
         torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-7)
 
 
-def test_a_missing_kernel_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_cannot_run_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="runs on CUDA only, not on cpu"):
         package_kernel(CPU)
     # The module is imported before the device is used.
