@@ -37,10 +37,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## Train a small model on generated 9 x 9 Sudoku, solve and evaluate: about 9 minutes on 2 cores
 	@sh scripts/demo.sh $(PY) dec_sudoku_demo
 
-demo-extreme: $(READY) ## Learn to strike candidates and search for the answers of hard Sudokus: about 12 minutes on 2 cores
+demo-extreme: $(READY) ## Train a model that strikes candidates, and solve hard Sudokus by search: about 12 minutes on 2 cores
 	@sh scripts/demo_extreme.sh $(PY)
 
-demo-arc: $(READY) ## Learn ten ARC tasks and score the votes over their augmentations: about 3 minutes on 2 cores
+demo-arc: $(READY) ## Train on ten ARC tasks and score the votes over their augmentations: about 3 minutes on 2 cores
 	@sh scripts/demo_arc.sh $(PY)
 
 # The puzzles: one that takes the demo's model some steps, and one that takes the deducing model some guesses.

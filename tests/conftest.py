@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def sudoku_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A 4x4 Sudoku data set: 8 training groups of 1 + 3 puzzles, 10 test puzzles."""
+    """Write a set of 4x4 Sudokus: 8 training groups of 1 + 3 puzzles, 10 test puzzles."""
     folder = tmp_path_factory.mktemp("sudoku-4x4")
     solution = np.array([[1, 2, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1]], np.uint8) + 1
     _, answers = augment_sudoku(solution, solution, 17, seed=0)
@@ -196,18 +196,37 @@ def run_evaluation() -> Callable[..., dict[str, Any]]:
     return run
 
 
+@pytest.fixture
+def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that arms a run to send signals to this process in the middle of a step."""
+    from training.trainer import Trainer
+
+    train_step = Trainer._train_step
+
+    def arm(step: int, *numbers: int) -> None:
+        def interrupted(trainer: Trainer, batch: Any) -> None:
+            if trainer.progress.step + 1 == step:
+                for number in numbers:
+                    os.kill(os.getpid(), number)
+            train_step(trainer, batch)
+
+        monkeypatch.setattr(Trainer, "_train_step", interrupted)
+
+    return arm
+
+
 _PLACE = ("step", "iteration", "position", "best_score", "score", "diagnostics", "data_fingerprint")
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a run left behind."""
+    """The files of a run."""
 
     folder: Path
 
     @property
     def steps(self) -> list[int]:
-        """Steps of its checkpoints, ascending."""
+        """The steps of its checkpoints, ascending."""
         return sorted(int(path.name[len("step_") :]) for path in self.folder.glob("step_[0-9]*"))
 
     @property
@@ -289,10 +308,8 @@ def make_run_folder(tmp_path: Path) -> Callable[..., Path]:
         (folder / f"step_{steps}").mkdir(parents=True)
         config = {"project_name": "Trials", "run_name": name, "data_path": "data/easy", "lr": 1e-3}
         config |= {"epochs": 4, "eval_interval": 2, "global_batch_size": 8, "ema": True}
-        config |= {
-            "max_steps": None,
-            "arch": {"name": "trm", "hidden_size": 32, "halt_max_steps": 4},
-        }
+        config["arch"] = {"name": "trm", "hidden_size": 32, "halt_max_steps": 4}
+        config["max_steps"] = None
         state = {"step": steps, "iteration": 2, "position": 0, "best_score": score}
         state |= {"seconds": 370.5, "total_steps": steps, "environment": {"device": "cpu"}}
         state["config"] = {"epochs": 4, "eval_interval": 2}
@@ -329,12 +346,8 @@ def _evaluation(steps: int, score: float) -> dict[str, str]:
     right = round(20 * score)
     shares = {"value": right / 20, "low": 0.5, "high": 0.9}
     metrics = {"exact_accuracy": shares, "accuracy": shares, "steps": {"value": 4.0}}
-    facts = {
-        "checkpoint": f"run/step_{steps}",
-        "step": steps,
-        "arch": {"name": "trm", "halt_max_steps": 4},
-        "data": ["data/easy/test"],
-    }
+    facts = {"checkpoint": f"run/step_{steps}", "step": steps, "data": ["data/easy/test"]}
+    facts["arch"] = {"name": "trm", "halt_max_steps": 4}
     result = {
         **facts,
         "num_parameters": 12345,
@@ -456,13 +469,8 @@ def start_command(clean_environment: Mapping[str, str], tmp_path: Path) -> Itera
     started: list[subprocess.Popen[str]] = []
 
     def begin(*command: str | Path, env: Mapping[str, str] | None = None) -> Any:
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        given = {
-            "cwd": tmp_path,
-            "env": {**clean_environment, **(env or {})},
-            "text": True,
-            **pipes,
-        }
+        given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        given |= {"cwd": tmp_path, "env": {**clean_environment, **(env or {})}, "text": True}
         started.append(subprocess.Popen(command, start_new_session=True, **given))
         return started[-1]
 
@@ -508,6 +516,14 @@ def start_ranks(start: Start) -> Callable[..., list[subprocess.Popen[str]]]:
         return [start(*own, env=place) for own, place in zip(arguments, places, strict=True)]
 
     return begin
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    """Wait up to 60 s until `holds()` is true."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def _located(argument: str | Path) -> str:

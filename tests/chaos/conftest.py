@@ -1,6 +1,6 @@
-"""The chaos programme: faults on purpose, row by row, and the page that tells what happened.
+"""The chaos programme: one test file per row of faults, and the page with their results.
 
-`CHAOS_FORM` is quick (default) or long; `CHAOS_SEED` seeds what is drawn at random (0).
+`CHAOS_FORM` is quick (default) or long; `CHAOS_SEED` (0) seeds all random draws.
 """
 
 import json
@@ -31,7 +31,7 @@ SEED = int(os.environ.get("CHAOS_SEED", "0"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the account of this run."""
+    """Register the collector of results."""
     if FORM not in ("quick", "long"):
         raise pytest.UsageError(f"CHAOS_FORM={FORM}: accepted are quick and long")
     if not hasattr(config, "workerinput"):
@@ -40,58 +40,58 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything here; the name of a file begins with the row of its tests."""
+    """Mark all tests of this folder, and read their row from the name of their file."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker("chaos")
-            # Also of a test that is skipped before anything of it runs.
+            # Set here, so that a test that is skipped before it runs has its row too.
             item.user_properties.append(("row", int(item.path.name.split("_")[1])))
             for marker in item.iter_markers("mutant"):
                 item.user_properties.append(("mutant", MUTANTS[marker.args[0]][0]))
 
 
 class _Account:
-    """Gathers what the tests counted, also those of workers; a run of all rows writes the page."""
+    """Collects the results of all tests and workers. A run of all rows writes the page."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._rows: dict[int, report_page.Row] = {}
         self._mutants: dict[str, tuple[int, bool]] = {}
-        self._told: list[str] = []
+        self._lines: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        told: dict[str, Any] = dict(report.user_properties)
-        if "row" not in told or (report.when != "call" and report.passed):
+        noted: dict[str, Any] = dict(report.user_properties)
+        if "row" not in noted or (report.when != "call" and report.passed):
             return
         if report.skipped:
-            self._told.append(f"a row of the programme may not be skipped: {report.nodeid}")
-        if "mutant" in told:
-            caught = report.passed and self._mutants.get(told["mutant"], (0, True))[1]
-            self._mutants[told["mutant"]] = told["row"], caught
+            self._lines.append(f"a row of the programme may not be skipped: {report.nodeid}")
+        if "mutant" in noted:
+            caught = report.passed and self._mutants.get(noted["mutant"], (0, True))[1]
+            self._mutants[noted["mutant"]] = noted["row"], caught
             return
-        row = self._rows.setdefault(told["row"], report_page.Row())
+        row = self._rows.setdefault(noted["row"], report_page.Row())
         (row.passed if report.passed else row.failed).append(report.nodeid)
-        row.figures[report.nodeid] = json.loads(told.get("figures", "{}"))
+        row.figures[report.nodeid] = json.loads(noted.get("figures", "{}"))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        asked = session.config.option
-        if HERE in {Path(name).resolve() for name in session.config.args} and not asked.keyword:
+        is_partial = session.config.option.keyword
+        if HERE in {Path(name).resolve() for name in session.config.args} and not is_partial:
             missing = sorted(set(report_page.ROWS) - set(self._rows))
-            self._told += [f"row {number:2}: not run" for number in missing]
-        if self._told:
+            self._lines += [f"row {number:2}: not run" for number in missing]
+        if self._lines:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         for number, row in sorted(self._rows.items()):
-            self._told.append(f"row {number:2}: {row.result}; {row.text}")
+            self._lines.append(f"row {number:2}: {row.result}; {row.text}")
         for title, (number, caught) in sorted(self._mutants.items()):
             word = "caught" if caught else "NOT CAUGHT"
-            self._told.append(f"mutant of row {number}: {title}: {word}")
+            self._lines.append(f"mutant of row {number}: {title}: {word}")
         if set(self._rows) == set(report_page.ROWS):
             seconds = time.monotonic() - self._began
             page = report_page.write(self._rows, self._mutants, FORM, seconds)
-            self._told.append(f"written: {page}")
+            self._lines.append(f"written: {page}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        for line in self._told:
+        for line in self._lines:
             terminalreporter.write_line(line)
 
 
@@ -99,7 +99,7 @@ class _Account:
 def fork_server(
     clean_environment: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ForkServer]:
-    """Starts processes in which torch is already imported."""
+    """Return the server that starts processes in which torch is already imported."""
     server = ForkServer(clean_environment, tmp_path_factory.mktemp("logs"))
     yield server
     server.end_all()
@@ -114,9 +114,7 @@ def lab(
     files_of: Callable[[Path], Any],
     record_property: Callable[[str, object], None],
 ) -> Iterator[Lab]:
-    """What a test works with; whatever still runs at its end is killed. Random numbers are the
-    test's own, from CHAOS_SEED; which it was is printed when it fails.
-    """
+    """Return the test's lab; its random numbers depend on CHAOS_SEED and the test's name."""
     print(f"CHAOS_SEED={SEED}")  # noqa: T201
     rng, is_long = np.random.default_rng([SEED, *request.node.name.encode()]), FORM == "long"
     yield Lab(fork_server, tmp_path, full_settings, rng, is_long, files_of, record_property)
@@ -125,13 +123,13 @@ def lab(
 
 @pytest.fixture
 def torchrun(start: Callable[..., Any]) -> Callable[..., Any]:
-    """Start `scripts/launch.py`, which is torchrun, with arguments."""
+    """Return a function that starts torchrun (`scripts/launch.py`) with arguments."""
     return lambda *arguments: start("scripts/launch.py", *arguments, env=IMPORTS)
 
 
 @pytest.fixture(scope="session")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder to copy: a published run, the same as a checkpoint of ours, and their data."""
+    """Return a folder to copy: a published run, the same run as our checkpoint, and the data."""
     folder = tmp_path_factory.mktemp("original")
     published = HERE.parent / "parity" / "published_format"
     shutil.copytree(published / "checkpoint", folder / "published")
@@ -148,10 +146,10 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def full_settings(tiny_settings: list[str], tasks_data: Path) -> list[str]:
-    """Overrides of a tiny run in which everything that a checkpoint holds makes a difference.
+    """Return the overrides of a tiny run in which each part of a checkpoint changes the result.
 
-    Puzzle embedding, average, dropout (torch's random stream), exploration, slots that halt at
-    different steps, evaluations and diagnoses; 24 steps and more, saved after every third.
+    It has a puzzle embedding, an average, dropout (torch's random stream), exploration, slots that
+    halt at different steps, evaluations and diagnoses, and saves after every third of 24 steps.
     """
     more = """heads=tied arch.heads.lm.dropout=0.2 arch.heads.q.init_bias=0.0
         arch.heads.q.init_std=1.0 arch.halt_exploration_prob=0.5 arch.halt_max_steps=4

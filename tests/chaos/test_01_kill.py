@@ -1,6 +1,4 @@
-"""Row 1: a run that is killed at random instants, and resumed until it is done, ends in the bits of
-one that nobody disturbed.
-"""
+"""Row 1: a run that is killed at random instants and resumed ends in the bits of a whole run."""
 
 import pytest
 from harness import mutants
@@ -33,7 +31,7 @@ def test_kills_change_no_bit(lab: Lab) -> None:
 @pytest.mark.parametrize(
     "omit", mutants.params("omit_carry", "omit_optimizer", "omit_random_state")
 )
-def test_what_a_checkpoint_omits_is_missed(lab: Lab, omit: Fault) -> None:
+def test_each_part_of_a_checkpoint_is_needed(lab: Lab, omit: Fault) -> None:
     for run in (["whole"], ["parts", "max_steps=10"], ["parts"]):
         lab.train(*run, faults=[omit])
     with pytest.raises(AssertionError, match="other bits"):

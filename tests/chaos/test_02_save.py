@@ -1,5 +1,6 @@
-"""Row 2: killed at any file operation of a save, a run goes on from the last step that was saved or
-from the one that was being saved, and ends in the bits of one that nobody disturbed.
+"""Row 2: a run that is killed at any file operation of a save loses nothing.
+
+It goes on from the last saved step, or the one being saved, and ends in the bits of a whole run.
 """
 
 import json
@@ -15,7 +16,7 @@ from harness.saves import strike_saves
 
 from training.checkpoint.store import newest_good
 
-# Which save is struck (None: the last one, of a step that is there), and what else is the matter.
+# The number of the struck save (None: the last one, of a step saved already), and other faults.
 SAVES: dict[str, tuple[int | None, list[Fault]]] = {
     "a further step": (2, []),
     "the last step again": (None, []),
@@ -24,7 +25,7 @@ SAVES: dict[str, tuple[int | None, list[Fault]]] = {
 
 
 def good_step(folder: Path, saved: int) -> int:
-    """Return the step from which a run in `folder` would go on; it must not be before `saved`."""
+    """Return the step from which a run in `folder` would go on; require `saved` or a later one."""
     checkpoint = newest_good(folder, lambda message: None)
     assert checkpoint is not None, "nothing is left"
     assert checkpoint.step >= saved, "a saved step is lost"
@@ -32,9 +33,7 @@ def good_step(folder: Path, saved: int) -> int:
 
 
 def listed(folder: Path) -> frozenset[tuple[str, int]]:
-    """Return what an evaluation may see of a folder: all names, but for what is random in those of
-    temporary files, and the sizes of files that are not hidden.
-    """
+    """Return the names in a folder (without random parts), and the sizes of visible files."""
     found = set[tuple[str, int]]()
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
@@ -44,7 +43,7 @@ def listed(folder: Path) -> frozenset[tuple[str, int]]:
 
 
 def evaluated(lab: Lab, checkpoint: Path) -> dict[str, Any]:
-    """Return what an evaluation finds, of a checkpoint or of the newest good one of a run."""
+    """Return the results of evaluating a checkpoint, or the newest good one of a run."""
     output = lab.folder / "evaluation.json"
     settings = (f"checkpoint={checkpoint}", f"output={output}", "device=cpu", "num_threads=1")
     lab.server.finish(evaluate, *settings)

@@ -1,6 +1,4 @@
-"""Row 3: whatever a disk may hold after the power went out, a checkpoint that was reported as saved
-is there, whole, with the metrics of its steps.
-"""
+"""Row 3: after a power loss every checkpoint reported as saved is there, with its metrics."""
 
 import json
 import shutil
@@ -17,8 +15,8 @@ from training.checkpoint.store import newest_good
 
 
 def lose_power(lab: Lab, steps: int, *faults: Fault) -> int:
-    """Let the power go out at any moment of a run, and require what is saved of what the disk may
-    hold; returns how many images were tried.
+    """Cut the power at each moment of a run, require the saved checkpoints in each image that the
+    disk may hold, and return the number of images.
     """
     lab.train("whole", f"max_steps={steps}", "keep_last=99")
     record, run, folder = (lab.folder / name for name in ("record", "run", "image"))
@@ -38,7 +36,7 @@ def lose_power(lab: Lab, steps: int, *faults: Fault) -> int:
 
 
 def require_whole(folder: Path, saved: int | None, whole: Path) -> None:
-    """Require what a resumed run would start from to be what was saved, or newer."""
+    """Require a resumed run to start from the saved checkpoint, or a newer one."""
     checkpoint = newest_good(folder, lambda message: None)
     step = 0 if checkpoint is None else checkpoint.step
     assert step >= (saved or 0), f"step {saved} is gone"
@@ -56,11 +54,11 @@ def require_whole(folder: Path, saved: int | None, whole: Path) -> None:
 def test_no_image_of_the_disk_loses_what_was_saved(lab: Lab) -> None:
     tried = lose_power(lab, 24)
     assert tried >= lab.cases(quick=3000, long=15000), tried
-    choices = "every subset of the changes" if lab.long else "all choices named above"
+    choices = "every subset of the changes" if lab.long else "many subsets of the changes"
     lab.tally(f"{tried} disk images, {choices}", disk_images=tried, lost_steps=0)
 
 
 @pytest.mark.parametrize("mutant", mutants.params("no_fsync", "no_folder_fsync"))
-def test_what_is_not_flushed_is_lost(lab: Lab, mutant: Fault) -> None:
+def test_a_missing_flush_is_noticed(lab: Lab, mutant: Fault) -> None:
     with pytest.raises(AssertionError, match="^after "):
         lose_power(lab, 9, mutant)

@@ -1,5 +1,6 @@
-"""Row 5: SIGTERM or SIGINT to one rank, to all of them or to their launcher: all save the same step
-and leave, nothing is lost, and a scheduler can tell.
+"""Row 5: after a SIGTERM or SIGINT to a rank, all ranks or the launcher, all save the same step.
+
+Nothing is lost, and the exit code tells a scheduler that the run was stopped.
 """
 
 import os
@@ -17,10 +18,10 @@ from harness.steps import before_call
 
 from runtime.errors import EXIT_PREEMPTED, EXIT_RANK
 
-# What is promised, and the slack that a busy machine gets.
+# The promised time, and the slack for a busy machine.
 SECONDS = 10.0
 SLACK = 3.0
-# A run that does not end by itself soon, and writes a record at each step.
+# A run that does not end soon, with a record for each step.
 LONG = ("epochs=12000", "log_interval=1")
 EVALUATING = ("evaluation.measure", "evaluate")
 STARTING = (
@@ -34,7 +35,7 @@ TRAINING = (("training.step", "lr_factor"), SAVING, EVALUATING)
 
 
 def require_saved_once(lab: Lab, said: str) -> int:
-    """Require that a run which was asked to stop has saved where it stands; returns the step."""
+    """Require that a run that was asked to stop has saved its last step; return that step."""
     files = lab.files()
     step = files.steps[-1]
     assert f"asked to stop: saved at step {step}" in said, said
@@ -44,14 +45,14 @@ def require_saved_once(lab: Lab, said: str) -> int:
 
 
 def require_all_saved(lab: Lab, children: Sequence[Child]) -> int:
-    """The same, with the exit code of each rank."""
+    """Do the same for two ranks, and require the exit code of each."""
     codes = [child.wait() for child in children]
     assert codes == [EXIT_PREEMPTED] * 2, [child.err for child in children]
     return require_saved_once(lab, children[0].err)
 
 
 def require_same_end(lab: Lab, *more: str) -> None:
-    """Finish the run, and require the bits of one that nobody has signalled."""
+    """Finish the run, and require the same bits as a run without signals."""
     for name in ("run", "whole"):
         lab.train_ranks(2, name, *more)
     lab.require_same_end()
@@ -61,7 +62,7 @@ def test_ranks_that_are_signalled_save_the_same_step(lab: Lab) -> None:
     wanted, slowest, newest = lab.cases(quick=6, long=100), 0.0, 0
     for number in range(wanted):
         children = lab.start_ranks(2, "run", *LONG)
-        lab.wait_for_training(newest)  # From then on all ranks handle signals.
+        lab.wait_for_training(newest)  # Now all ranks handle signals.
         time.sleep(lab.rng.uniform(0.0, 0.2))
         began = time.monotonic()
         for child in [children[:1], children[1:], children][number // 2 % 3]:
@@ -82,7 +83,7 @@ def test_a_signal_anywhere_loses_nothing(lab: Lab) -> None:
     for place in STARTING:
         fault = partial(before_call, *place, number=signal.SIGTERM)
         children = lab.start_ranks(2, faults={0: [fault], 1: [fault]})
-        # A rank that is late may find that the other has left.
+        # A late rank may find that the other one has left.
         codes = {child.wait() for child in children}
         said = (place, codes, [child.err for child in children])
         assert EXIT_PREEMPTED in codes, said
@@ -95,7 +96,7 @@ def test_a_signal_anywhere_loses_nothing(lab: Lab) -> None:
         step = require_all_saved(lab, lab.start_ranks(2, faults={1: [fault]}))
         assert step > before
         if place == EVALUATING:
-            assert files.state(step)["position"] > 0, "the evaluation comes again"
+            assert files.state(step)["position"] > 0, "the evaluation is made again"
             assert all(record["step"] < step for record in files.eval_records)
     require_same_end(lab)
     said = f"SIGTERM at {len(STARTING)} places of a start and {len(TRAINING)} later: exit code 75"
@@ -104,7 +105,7 @@ def test_a_signal_anywhere_loses_nothing(lab: Lab) -> None:
 
 @pytest.mark.parametrize(
     ("to", "number"),
-    # To the group is what the terminal does.
+    # A terminal sends Ctrl-C to the whole group.
     [("launcher", 15), ("launcher", signal.SIGINT), ("group", signal.SIGINT), ("one rank", 15)],
 )
 def test_the_launcher_passes_on_that_the_run_was_preempted(

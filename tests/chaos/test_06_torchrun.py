@@ -1,6 +1,4 @@
-"""Row 6: a rank that dies under torchrun is started anew, on one machine and on two nodes, and the
-run ends in the bits of one that nobody disturbed.
-"""
+"""Row 6: torchrun restarts dead ranks, on one or two nodes, and the run ends in the same bits."""
 
 import subprocess
 from collections.abc import Callable
@@ -19,12 +17,12 @@ SECONDS = 180.0
 def test_ranks_that_die_are_started_anew(lab: Lab, torchrun: Torchrun, nodes: int) -> None:
     endpoint = f"--rdzv-backend=c10d --rdzv-endpoint=localhost:{free_port()} --rdzv-id=chaos"
     place = endpoint if nodes == 2 else "--standalone"
-    # No two at one step, where one death may forestall the other.
+    # No two at the same step: one death could prevent the other.
     deaths = ["1:8", "0:17", "1:20", "0:21", "0:27", "1:32"]
     deaths = deaths[: lab.cases(quick=3 - nodes, long=8 - 2 * nodes)]
     options = (f"--nnodes={nodes}", f"--nproc-per-node={2 // nodes}", *place.split())
     stops = ("--module", "harness.stops", str(lab.folder), "die", ",".join(deaths), "")
-    # As a launcher that restarts demands it.
+    # A launcher that restarts needs resume=auto.
     settings = lab.settings("killed", "resume=auto")
     command = (*options, f"--max-restarts={len(deaths) + 2}", *stops, *settings)
     processes = [torchrun(*command) for _ in range(nodes)]
@@ -40,8 +38,9 @@ def test_ranks_that_die_are_started_anew(lab: Lab, torchrun: Torchrun, nodes: in
 
 
 def require_fresh_meetings(server: ForkServer, *faults: Fault) -> int:
-    """Let two ranks meet in a store that outlives them, as torchrun's does, and then each come
-    alone, and all that again; require nobody to meet the dead. Returns the number of attempts.
+    """Require that no rank meets a dead one in a store that outlives them, as torchrun's does.
+
+    Two ranks meet, then each comes alone, and all that again. Return the number of attempts.
     """
     from torch.distributed import TCPStore
 
@@ -67,7 +66,7 @@ def require_fresh_meetings(server: ForkServer, *faults: Fault) -> int:
 
 def test_a_rank_never_meets_the_dead(lab: Lab) -> None:
     attempts = require_fresh_meetings(lab.server)
-    lab.tally(f"{attempts} attempts in one store, no rank met a dead one", meetings_with_the_dead=0)
+    lab.tally(f"{attempts} attempts in one store, no rank met a dead one", dead_ranks_met=0)
 
 
 @pytest.mark.parametrize("mutant", mutants.params("share_a_prefix", "share_a_question"))

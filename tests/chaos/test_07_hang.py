@@ -1,6 +1,4 @@
-"""Row 7: a rank that hangs is named, with the collective and the step, within the timeout; one that
-is merely slow is waited for.
-"""
+"""Row 7: a rank that hangs is named in time, with the collective and the step; a slow one never."""
 
 import re
 import signal
@@ -21,18 +19,18 @@ PLACE = r"in [a-z_ ]+, (step|saving step) \d+"
 
 @pytest.fixture
 def lab(lab: Lab) -> Lab:
-    """With a record at each step, and ranks that do not wait for long."""
+    """Return a lab with a record for each step and a short timeout."""
     return lab.plus("log_interval=1", f"rank_timeout={TIMEOUT}")
 
 
 def start_two(lab: Lab) -> list[Child]:
-    """Start two ranks, and wait until they have made some steps."""
+    """Start two ranks, and wait for some steps."""
     children = lab.start_ranks(2, "run", "epochs=12000")
     lab.wait_for_training()
     return children
 
 
-def last_words(child: Child, pattern: str) -> None:
+def require_last_line(child: Child, pattern: str) -> None:
     """Require a rank to end with one line of this form."""
     assert child.wait(10 * TIMEOUT) == EXIT_RANK, child.err
     assert "Traceback" not in child.err
@@ -46,21 +44,21 @@ def test_a_rank_that_is_stopped_is_named_in_time(lab: Lab, stopped: int) -> None
     children[stopped].signal(signal.SIGSTOP)
     began = time.monotonic()
     waited = f"rank {1 - stopped} has waited \\d s, {PLACE}"
-    last_words(children[1 - stopped], f"rank {stopped} does not answer.*; {waited}")
+    require_last_line(children[1 - stopped], f"rank {stopped} does not answer.*; {waited}")
     seconds = time.monotonic() - began
     assert TIMEOUT - 1 < seconds < 3 * TIMEOUT
-    # Once it goes on, it finds that the other has left.
+    # When it goes on, it finds that the other one has left.
     children[stopped].signal(signal.SIGCONT)
-    last_words(children[stopped], f"rank .*{PLACE}.*")
+    require_last_line(children[stopped], f"rank .*{PLACE}.*")
     said = f"rank {stopped} stopped: named after {seconds:.1f} s (timeout {TIMEOUT:g} s)"
     lab.tally(said, named=1)
 
 
-def test_a_rank_whose_heart_beats_but_does_not_come_is_named(lab: Lab) -> None:
+def test_a_rank_that_hangs_with_a_beating_heart_is_named(lab: Lab) -> None:
     children = lab.start_ranks(2, faults={1: [partial(sleep_at, 7, 4 * TIMEOUT)]})
     silence = "rank 1 has made no progress since [a-z_ ]+, after saving step 6"
-    last_words(children[0], rf"{silence}; rank 0 has waited \d s, {PLACE}")
-    last_words(children[1], f"rank 0 .*{PLACE}.*")
+    require_last_line(children[0], rf"{silence}; rank 0 has waited \d s, {PLACE}")
+    require_last_line(children[1], f"rank 0 .*{PLACE}.*")
     lab.tally("a rank that is alive and hangs: named", named=1)
 
 
@@ -69,7 +67,7 @@ def test_a_rank_that_is_killed_is_named_at_once(lab: Lab, killed: int) -> None:
     children = start_two(lab)
     children[killed].kill()
     wanted = f"rank {killed} (has died|does not answer any more), {PLACE}.*"
-    last_words(children[1 - killed], wanted)
+    require_last_line(children[1 - killed], wanted)
     lab.tally(f"rank {killed} killed: named", named=1)
 
 
@@ -84,10 +82,10 @@ def start_slow(lab: Lab, *faults: Fault) -> list[Child]:
 
 def test_a_rank_that_is_slow_is_waited_for(lab: Lab) -> None:
     require_success(*start_slow(lab))
-    said = "half the timeout late, a save of 1.5 timeouts and an evaluation of 1.5: no alarm"
+    said = "half a timeout late, a save and an evaluation of 1.5 timeouts: no alarm"
     lab.tally(said, false_alarms=0)
 
 
 @pytest.mark.parametrize("mutant", mutants.params("say_nothing_is_long"))
-def test_silence_about_what_takes_long_is_noticed(lab: Lab, mutant: Fault) -> None:
+def test_a_long_operation_without_announcement_is_noticed(lab: Lab, mutant: Fault) -> None:
     assert EXIT_RANK in [child.wait() for child in start_slow(lab, mutant)]

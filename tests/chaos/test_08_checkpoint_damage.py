@@ -1,6 +1,4 @@
-"""Row 8: a checkpoint whose files were changed in any way is refused with the name of a file, and a
-run goes on from the one before.
-"""
+"""Row 8: a damaged checkpoint is refused by the name of a file, and a run resumes before it."""
 
 import re
 import shutil
@@ -24,20 +22,20 @@ from training.checkpoint.store import checkpoint_path, list_steps, load_checkpoi
 
 @pytest.fixture
 def checkpoints(lab: Lab) -> Path:
-    """A run's folder with the checkpoints of steps 6 and 9. Not to be changed."""
+    """Return a run's folder with the checkpoints of steps 6 and 9; copy it, do not change it."""
     lab.train("made", "max_steps=9")
     assert list_steps(lab.folder / "made") == [6, 9]
     return lab.folder / "made"
 
 
 def replace_all(path: Path, rng: Rng) -> None:
-    """Put the whole older checkpoint in the place of this one."""
+    """Replace the checkpoint by a whole older one."""
     shutil.rmtree(path.parent)
     shutil.copytree(path.parent.with_name("step_6"), path.parent)
 
 
 def silent_cases(lab: Lab, checkpoints: Path, number: int, damages: Sequence[Any]) -> list[str]:
-    """Damage copies of the newest checkpoint; returns the cases that nobody noticed."""
+    """Damage copies of the newest checkpoint, and return the cases that were not noticed."""
     silent = []
     names = sorted(path.name for path in checkpoint_path(checkpoints, 9).iterdir())
     for case in range(number):
@@ -78,21 +76,21 @@ def test_runs_and_evaluations_name_the_file(lab: Lab, checkpoints: Path) -> None
     assert "warning: skipping a damaged checkpoint" in child.err
     assert "resumed exactly from" in child.out
     assert "step_6 at step 6" in child.out
-    lab.tally("a step asked for by name is refused, `resume=auto` goes on from the one before")
+    lab.tally("`resume=STEP` is refused, `resume=auto` goes on from the checkpoint before")
 
 
 def with_one_byte(lab: Lab, checkpoints: Path, *faults: Fault) -> tuple[Child, Path]:
-    """Resume where random states of a single byte value were saved, hashes and all."""
+    """Resume from random states that are all the same byte, with right hashes."""
     path = lab.copy(checkpoints, "run") / "step_9" / "rng.safetensors"
     save_file({key: torch.full_like(value, 7) for key, value in load_file(path).items()}, path)
     seal(path.parent)
     return lab.run(faults=faults), path
 
 
-def test_random_states_that_are_none_are_named(lab: Lab, checkpoints: Path) -> None:
+def test_invalid_random_states_are_named(lab: Lab, checkpoints: Path) -> None:
     child, path = with_one_byte(lab, checkpoints)
     child.require_refusal(4, f"{path}: random state: ")
-    lab.tally("a random state that is none: named")
+    lab.tally("an invalid random state: named")
 
 
 @pytest.mark.parametrize("mutant", mutants.params("explain_nothing"))

@@ -1,5 +1,6 @@
-"""Row 9: damaged data are noticed, by the name of the file, before torch is loaded and before more
-memory is asked for than the files justify.
+"""Row 9: damaged data are refused by the name of the file, before torch is loaded.
+
+They never make the reader allocate more memory than the files justify.
 """
 
 import json
@@ -20,9 +21,7 @@ Damage = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def damage(run_python: Callable[..., Any], tmp_path: Path) -> Damage:
-    """Damage data sets in a process of its own (see `harness.data_damage`), and require every
-    damage that can be seen to be noticed.
-    """
+    """Return a function that runs `harness.data_damage` and requires that no damage is silent."""
 
     def run(cases: int, mutant: str | None = None) -> dict[str, Any]:
         seed = int(os.environ.get("CHAOS_SEED", "0"))
@@ -46,8 +45,8 @@ def test_damage_is_noticed_before_torch_is_loaded(lab: Lab, damage: Damage) -> N
     assert account["named"] > 0.85 * noticed
     lab.tally(
         f"{number} damages of 8 sets: {noticed} noticed, 0 silent, torch never loaded",
-        f"not counted as silent: {valid} in sets without a manifest that were valid sets again, "
-        f"{untouched} that changed nothing that is read",
+        f"not counted as silent: {valid} that left a valid set without a manifest, "
+        f"{untouched} that changed only unread bytes",
         damages=number,
         silent=0,
     )

@@ -1,5 +1,6 @@
-"""Row 10: a save on a disk that is full, or fails at any operation, leaves the older checkpoints as
-they were, nothing half done, and one line that says why.
+"""Row 10: a save that fails at any operation, or on a full disk, changes no older checkpoint.
+
+It leaves nothing half done, and one line that gives the reason.
 """
 
 import shutil
@@ -23,20 +24,19 @@ REASONS = {"ENOSPC": "No space left on device", "EIO": "Input/output"}
 
 
 def require_whole(lab: Lab, folder: Path, saved: int) -> None:
-    """Require every checkpoint that is there to be good, `saved` or a newer one among them, and
-    nothing half done beside them.
-    """
+    """Require all checkpoints to be good, one of step `saved` or later, and nothing left over."""
     steps = store.list_steps(folder)
     assert max(steps) >= saved
     for step in steps:
         store.load_checkpoint(store.checkpoint_path(folder, step))
-    # Copies are taken of a run at work, which holds its lock.
+    # The folder was copied from a running run, with its lock.
     assert set(lab.look(folder).leftovers()) <= {LOCK_FILE}
 
 
 def is_deletion(operation: str) -> bool:
-    """Whether it belongs to the deletion of what is no longer needed: the folder is flushed between
-    a checkpoint's renaming and its deletion.
+    """Return whether the operation belongs to the deletion of an old checkpoint.
+
+    Between the renaming and the deletion the folder is flushed.
     """
     name, _, path = operation.partition(" ")
     return name in ("unlink", "rmdir") or (name == "fsync" and "-" in path)
@@ -50,7 +50,7 @@ def test_an_error_at_any_operation_leaves_the_old_checkpoint(
     refused = 0
     for folder, operation in left:
         if is_deletion(operation):
-            # What cannot be deleted stays, under a hidden name, until the next run.
+            # An old checkpoint that cannot be deleted stays under a hidden name until the next run.
             store.remove_leftovers(folder)
         require_whole(lab, folder, saved)
         error = folder.with_suffix(".error")
@@ -68,7 +68,7 @@ def test_an_error_at_any_operation_leaves_the_old_checkpoint(
 
 @pytest.fixture
 def saved_run(lab: Lab) -> Path:
-    """The folder of a run of 6 steps."""
+    """Return the folder of a run of 6 steps."""
     lab.train("run", "max_steps=6")
     assert lab.files().steps == [3, 6]
     return lab.folder / "run"
@@ -78,7 +78,7 @@ CHECKPOINT, METRICS = "step_9: could not be saved: ", "metrics.jsonl: "
 
 
 def require_said(child: Child, what: str, reason: str) -> None:
-    """Require exit code 4, and a last line that alone says what failed, and why."""
+    """Require exit code 4, and that only the last line says what failed, and why."""
     assert child.wait() == 4, child.err
     assert what in child.error_line
     assert reason in child.error_line
@@ -87,9 +87,7 @@ def require_said(child: Child, what: str, reason: str) -> None:
 
 
 def require_resumed(lab: Lab) -> None:
-    """Require a run that was refused something behind step 6 to have kept what it had, and to go on
-    to step 9.
-    """
+    """Require a run that failed after step 6 to have kept its checkpoints, and to reach step 9."""
     require_whole(lab, lab.folder / "run", 6)
     lab.train("run", "max_steps=9")
     assert lab.files().steps[-1] == 9
@@ -99,7 +97,7 @@ def require_resumed(lab: Lab) -> None:
 def test_a_disk_without_room(lab: Lab, saved_run: Path) -> None:
     sizes = {path: path.stat().st_size for path in saved_run.rglob("*") if path.is_file()}
     saved = [size for path, size in sizes.items() if "step_6" in path.parts]
-    small = partial(limit_file_size, max(saved) // 2)  # The largest file does not meet it.
+    small = partial(limit_file_size, max(saved) // 2)  # Too small for the largest file.
     require_said(lab.run(faults=[small]), CHECKPOINT, "File too large")
     require_whole(lab, saved_run, 6)
     said = "files that may not grow (no right to mount a small disk here)"
@@ -126,7 +124,7 @@ def test_metrics_on_a_disk_that_refuses_at_any_operation(lab: Lab, saved_run: Pa
         require_resumed(lab)
         shutil.rmtree(saved_run)
         lab.copy(kept, "run")
-    # Opening, three records, flushes of the save and of the end, closing.
+    # Opening, three records, a flush at the save and one at the end, closing.
     assert refused >= 6
     said = f"metrics refused at each of {refused} operations: one line, resumed"
     lab.tally(said, failing_operations=refused)
@@ -137,14 +135,14 @@ def test_metrics_that_are_refused_leave_no_rank_behind(lab: Lab, saved_run: Path
     ranks = lab.start_ranks(2, faults={0: [fault]})
     require_said(ranks[0], METRICS, REASONS["ENOSPC"])
     assert ranks[1].wait(30.0) == EXIT_RANK, ranks[1].err
-    assert "rank 0 " in ranks[1].error_line  # Why, is often gone with the store that it kept.
+    assert "rank 0 " in ranks[1].error_line  # The reason is often lost with rank 0's store.
     assert "Traceback" not in ranks[1].err
     require_resumed(lab)
     lab.tally("metrics refused on the first of two ranks: the other names it and ends")
 
 
 def require_unconverted(lab: Lab, original: Path, *faults: Fault) -> None:
-    """Convert where files may not grow, and require one line and nothing left."""
+    """Convert under a limit of the file size, and require one line and no files."""
     output = lab.folder / "converted"
     given = (f"checkpoint={original / 'own'}", f"output={output}")
     child = lab.server.run(convert, *given, faults=[partial(limit_file_size, 2**16), *faults])

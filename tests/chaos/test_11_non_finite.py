@@ -1,5 +1,6 @@
-"""Row 11: a number that is not finite, anywhere on any rank, stops all ranks at that step; nothing
-is updated from it and nothing is saved.
+"""Row 11: a number that is not finite, on any rank, stops all ranks at that step.
+
+Nothing is updated from it, and nothing is saved.
 """
 
 import itertools
@@ -15,24 +16,22 @@ from harness.processes import Fault
 from harness.steps import PARTS, PLACES, observe, poison, spoil_save
 
 VALUES = (math.nan, math.inf, -math.inf)
-RANKS = ((1, 0), (2, 0), (2, 1))  # Their number, and the one that is struck.
+RANKS = ((1, 0), (2, 0), (2, 1))  # The number of ranks, and the struck rank.
 SAVED, STRUCK = 9, 11
-# Before step 11 a slot has made 10 ACT steps at most. The draws of the halting rule's noise are the
-# seed's alone, and on either of two ranks they let some slot go on for 11 steps: its carry is read.
+# Before step 11 a slot has made at most 10 ACT steps. The halting noise depends only on the seed;
+# on each of two ranks it lets some slot go on for 11 steps, so that step 11 reads its carry.
 UNHALTED = ("arch.halt_exploration_prob=1.0", "arch.halt_max_steps=16")
 
 
 def begin(lab: Lab, *more: str) -> Lab:
-    """Train up to a checkpoint at step 9, with slots of which some go on; returns a lab for it."""
+    """Train up to a checkpoint at step 9 with some slots that go on, and return a lab for it."""
     lab = lab.plus(*UNHALTED, *more)
     lab.train("begun", f"max_steps={SAVED}")
     return lab
 
 
 def require_stop(lab: Lab, name: str, case: tuple[str, float, int, int], *faults: Fault) -> None:
-    """Strike in a copy of the begun run, and demand that all ranks stop there with everything as it
-    was.
-    """
+    """Strike a copy of the begun run, and require all ranks to stop with the state unchanged."""
     place, value, num_ranks, struck = case
     folder = lab.copy(lab.folder / "begun", name)
     seen = [folder.with_name(f"{name} seen {rank}") for rank in range(num_ranks)]
@@ -53,14 +52,14 @@ def require_stop(lab: Lab, name: str, case: tuple[str, float, int, int], *faults
 
 
 def require_same_checkpoints(lab: Lab, name: str) -> None:
-    """Require a run to have the checkpoints of the one that was begun."""
+    """Require a run to have the same checkpoints as the begun run."""
     assert lab.files(name).steps == [6, SAVED]
     for step in ("step_6", f"step_{SAVED}"):
         assert contents(lab.folder / name / step) == contents(lab.folder / "begun" / step)
 
 
 def require_same_end(lab: Lab, struck: str) -> None:
-    """Require a run that was stopped to go on to the bits of one that was not."""
+    """Require a stopped run to resume to the same bits as a whole one."""
     lab.copy(lab.folder / "begun", "whole")
     for name in ("whole", struck):
         lab.train(name)
@@ -73,7 +72,7 @@ def test_all_ranks_stop_at_that_step(lab: Lab) -> None:
     struck = []
     for place in PLACES:
         mixed = sorted(itertools.product(VALUES, RANKS), key=lambda _: lab.rng.random())
-        # One process first, then two ranks, so that few cases see both.
+        # One process first, then two ranks: so even two cases cover both.
         first = next(case for case in mixed if case[1][0] == 1)
         drawn = sorted(mixed, key=lambda case: (case != first, case[1][0] == 1))
         struck += [(place, value, *ranks) for value, ranks in drawn[:per_place]]
@@ -92,7 +91,7 @@ def test_both_ranks_stop_with_exact_reduction_and_one_goes_on(lab: Lab) -> None:
         case = (place, float(lab.rng.choice(VALUES)), 2, int(lab.rng.integers(2)))
         require_stop(lab, place, case)
     require_same_end(lab, PLACES[-1])
-    said = f"{len(PLACES)} with reduction=exact on 2 ranks, and one goes on in the same bits"
+    said = f"{len(PLACES)} with reduction=exact on 2 ranks, one resumed to the same bits"
     lab.tally(said, numbers=len(PLACES))
 
 

@@ -1,6 +1,4 @@
-"""Row 13: what cannot be written is refused before anything is trained, measured or built, with
-exit code 2 and the path.
-"""
+"""Row 13: an unwritable path is refused with exit code 2 before training, evaluation or build."""
 
 import json
 import os
@@ -17,7 +15,7 @@ from harness.processes import Fault, evaluate, pretrain
 
 
 class Disk:
-    """A folder in which nothing can be written, as a child is told by the fault `hinder`."""
+    """A folder that a child with the fault `hinder` cannot write."""
 
     def __init__(self, lab: Lab, why: str) -> None:
         self.why, self.lab, self.folder = why, lab, lab.folder / "disk"
@@ -25,11 +23,11 @@ class Disk:
         self.hinder = partial(mounts.protect, self.folder)
         if why == "read-only disk":
             self.hinder = partial(mounts.read_only, self.folder)
-            if not mounts.available():  # As such a disk would answer.
+            if not mounts.available():  # Give the errors of a read-only disk instead.
                 self.hinder = partial(strike_at, self.folder, "EROFS", 0)
 
     def require_refusal(self, named: Path, *target: Any, faults: tuple[Fault, ...] = ()) -> None:
-        """Demand exit code 2, one line that names the path, and everything as it was."""
+        """Require exit code 2, one line that names the path, and an unchanged folder."""
         before = contents(self.folder, folders=True)
         child = self.lab.server.run(*target, faults=[self.hinder, *faults])
         child.require_refusal(2, str(named))
@@ -59,32 +57,30 @@ def test_a_run_where_nothing_can_be_written(lab: Lab, disk: Disk) -> None:
 
 
 def require_text(lab: Lab, *faults: Fault) -> None:
-    """Demand that a folder is refused whose name is not UTF-8: its checkpoints could be written
-    there, and not read.
-    """
+    """Require that a folder name that is not UTF-8 is refused: a checkpoint there is unreadable."""
     place = f"checkpoint_path='{lab.folder}/disk \udcff'"
     child = lab.run("run", place, "max_steps=3", faults=faults)
     child.require_refusal(2, r"disk \udcff: the name is not UTF-8")
     assert list(lab.folder.iterdir()) == []
 
 
-def test_a_run_in_a_folder_whose_name_is_no_text(lab: Lab) -> None:
+def test_a_run_in_a_folder_with_a_name_that_is_not_utf_8(lab: Lab) -> None:
     require_text(lab)
-    lab.tally("1 run folder whose name is not UTF-8 refused", paths=1)
+    lab.tally("1 run folder with a name that is not UTF-8 refused", paths=1)
 
 
 @pytest.mark.parametrize("mutant", mutants.params("take_any_folder_name"))
-def test_a_folder_whose_checkpoints_cannot_be_read_is_noticed(lab: Lab, mutant: Fault) -> None:
+def test_a_folder_with_unreadable_checkpoints_is_noticed(lab: Lab, mutant: Fault) -> None:
     with pytest.raises(AssertionError, match="exit code"):
         require_text(lab, mutant)
 
 
-def test_an_evaluation_whose_result_cannot_be_written(lab: Lab, disk: Disk) -> None:
+def test_an_evaluation_with_an_unwritable_result(lab: Lab, disk: Disk) -> None:
     run = disk.folder / "run"
     lab.train("disk/run", "max_steps=3")
     outputs = (disk.folder / "other.json", disk.folder / "new" / "other.json")
     settings = {f"output={path}": path for path in outputs}
-    # Where it is put unless something else is asked for.
+    # The default place of the result.
     settings["evaluators=[]"] = run / "eval_step_3.json"
     given = (evaluate, f"checkpoint={run}", "device=cpu")
     for setting, named in settings.items():

@@ -1,6 +1,4 @@
-"""Row 14: configurations with one thing wrong, made from the schema, are refused, each in one line
-that names it.
-"""
+"""Row 14: configurations with one error, made from the schema, are refused by name in one line."""
 
 import itertools
 import json
@@ -23,7 +21,7 @@ from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.config.source import CONFIG_DIR
 
-# What makes each configuration valid, so that the mutation alone is to blame.
+# Overrides that make each configuration valid, so that the mutation is its only error.
 PROGRAMS: dict[str, tuple[type[Schema], tuple[str, ...]]] = {
     "cfg_pretrain": (TrainConfig, ()),
     "cfg_evaluate": (EvalConfig, ("checkpoint=x",)),
@@ -31,7 +29,7 @@ PROGRAMS: dict[str, tuple[type[Schema], tuple[str, ...]]] = {
     "cfg_convert": (ConvertConfig, ("checkpoint=x", "output=y")),
 }
 GROUPS = ("arch", "heads", "loss", "optimizer", "data", "logger", "experiment")
-# Members of the unions that are not the default, and the choice that makes them so.
+# Schemas that are not the default choice, and the overrides that choose them.
 CHOSEN = {
     "TRMConfig": "arch=trm",
     "TransformerConfig": "arch=transformer",
@@ -50,14 +48,14 @@ WORDS = string.ascii_lowercase + "_"
 
 
 class Place(NamedTuple):
-    """A setting: its path, what it accepts, and the overrides that bring it about."""
+    """A setting: its path, its type, and the overrides that make it exist."""
 
     path: str
     annotation: Any
     given: tuple[str, ...]
 
     def is_legal(self, value: Any) -> bool:
-        """Judge a value by the setting's annotation alone."""
+        """Return whether a value fits the setting's annotation."""
         try:
             TypeAdapter(self.annotation).validate_json(json.dumps(value), strict=True)
         except ValidationError:
@@ -66,7 +64,7 @@ class Place(NamedTuple):
 
 
 class Mutation(NamedTuple):
-    """Overrides of which the last is wrong; `right` is the name it should have had."""
+    """Overrides with an error in the last one; `right` is the right name."""
 
     config_name: str
     overrides: tuple[str, ...]
@@ -77,7 +75,7 @@ class Mutation(NamedTuple):
 def places(
     schema: type[BaseModel], prefix: str = "", given: tuple[str, ...] = ()
 ) -> Iterator[Place]:
-    """Yield the settings and sections of a schema, but those of lists, which have no path."""
+    """Yield the settings and sections of a schema; settings within lists have no path."""
     for name, field in schema.model_fields.items():
         path, about = f"{prefix}{name}", (field.annotation, *field.metadata)
         yield Place(path, Annotated[*about] if field.metadata else field.annotation, given)
@@ -96,7 +94,7 @@ def one_edit(name: str, rng: np.random.Generator) -> str:
 
 
 def misspelt_keys(config_name: str, rng: np.random.Generator) -> Iterator[Mutation]:
-    """Yield overrides whose key is one edit away from a right one, and no right one itself."""
+    """Yield overrides with a wrong key that is one edit away from a right one."""
     schema, given = PROGRAMS[config_name]
     right = [place.path for place in places(schema) if ".all" not in place.path]
     right += GROUPS if config_name == "cfg_pretrain" else ()
@@ -110,16 +108,16 @@ def misspelt_keys(config_name: str, rng: np.random.Generator) -> Iterator[Mutati
 
 
 def wrong_values(config_name: str, rng: np.random.Generator) -> Iterator[Mutation]:
-    """Yield overrides whose value has another type, is out of range, or no choice."""
+    """Yield overrides with a value of a wrong type, out of range, or not among the choices."""
     schema, given = PROGRAMS[config_name]
     for place in places(schema):
-        # A name may be a number: it is a word all the same.
+        # A name may look like a number.
         taken = (int, float) if place.path in ("run_name", "project_name", "sweep_name") else ()
         for value in VALUES:
             is_taken = isinstance(value, taken) and not isinstance(value, bool)
             if is_taken or value == {} or place.path in GROUPS or place.is_legal(value):
                 continue
-            # Hydra merges a mapping into a section: that is a key that is wrong there.
+            # Hydra merges a mapping into a section, where its key is wrong.
             text = json.dumps(value).replace('"a": ', "a: ") if value != {"a": 1} else "{a: 1}"
             plus = str(rng.choice(["", "++"]))
             overrides = (*place.given, *given, f"{plus}{place.path}={text}")
@@ -127,7 +125,7 @@ def wrong_values(config_name: str, rng: np.random.Generator) -> Iterator[Mutatio
 
 
 def unknown_choices(rng: np.random.Generator) -> Iterator[Mutation]:
-    """Yield choices that no file stands for, and kinds that no class stands for."""
+    """Yield choices of groups without a file, and names without a class."""
     for group in itertools.cycle(GROUPS):
         known = sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
         right = str(rng.choice(known))
@@ -142,15 +140,13 @@ def unknown_choices(rng: np.random.Generator) -> Iterator[Mutation]:
 
 
 def drawn(stream: Iterator[Mutation], count: int, rng: np.random.Generator) -> list[Mutation]:
-    """Choose some of a list, or take the first of an endless one."""
+    """Draw some mutations from the first 20,000."""
     found = list(itertools.islice(stream, 20_000))
     return [found[i] for i in rng.permutation(len(found))[:count]]
 
 
 def refusal(mutation: Mutation) -> str:
-    """Load the mutated configuration as the command line does, and require that it is refused in
-    one line that names the setting; returns what is said.
-    """
+    """Load a mutated configuration, and return the error: one line that names the setting."""
     schema, _ = PROGRAMS[mutation.config_name]
     print(mutation)  # noqa: T201
     with pytest.raises(ConfigError) as caught:

@@ -1,5 +1,6 @@
-"""Row 15: files from a stranger. Nothing in them is executed, what they claim costs no memory, and
-each is refused in one line that names it, or does nothing.
+"""Row 15: malicious files. None is executed or makes us allocate what it claims.
+
+Each is refused in one line that names it, or has no effect.
 """
 
 import gzip
@@ -26,11 +27,11 @@ from harness.mounts import limit_memory
 from harness.processes import Child, Fault, call_main, evaluate, pretrain
 
 Call = tuple[Callable[..., None], tuple[str, ...]]
-PIPE = "a pipe"  # Which nobody writes to.
+PIPE = "a pipe"  # Nobody writes to it.
 
 
 def put(folder: Path, name: str, content: Any) -> Path:
-    """Put a file into its place in a copy of `original`, a link to it, or a pipe."""
+    """Put a file, a link or a pipe into its place in a copy of `original`."""
     path = folder / name
     path.unlink(missing_ok=True)
     path.parent.mkdir(exist_ok=True)
@@ -45,7 +46,7 @@ def put(folder: Path, name: str, content: Any) -> Path:
     return path
 
 
-# What meets a file that was put into its place: an entry point, with arguments.
+# The entry points that read a file in its place, with arguments.
 
 
 def evaluated(folder: Path, weights: Path, *, with_data: bool = True) -> Call:
@@ -55,7 +56,7 @@ def evaluated(folder: Path, weights: Path, *, with_data: bool = True) -> Call:
 
 
 def evaluated_there(folder: Path, path: Path) -> Call:
-    """Evaluate the weights to which the file belongs."""
+    """Evaluate the weights that the file belongs to."""
     parts = path.relative_to(folder).parts
     if parts[0] != "own":
         return evaluated(folder, folder / "published" / "step_7")
@@ -73,7 +74,7 @@ def trained(folder: Path, path: Path, *more: str) -> Call:
 
 
 def trained_on(folder: Path, path: Path) -> Call:
-    (folder / "data" / "identifiers.json").unlink()  # Which would have to hold as many names.
+    (folder / "data" / "identifiers.json").unlink()  # Its number of names would not fit.
     return trained(folder, path)
 
 
@@ -103,7 +104,7 @@ def built(folder: Path, path: Path) -> Call:
     return build, ("sudoku", f"--source={path.parent}", output)
 
 
-# Content that changes a file of `original`, is large, or takes a while: made when it is put.
+# Content that changes a file of `original`, is large or slow: made when it is put in place.
 
 
 def changed(**changes: Any) -> Callable[[Path], str]:
@@ -256,7 +257,7 @@ CONFIGURATIONS = {
     "a logger of another module": FIRST(", override hydra/job_logging: none"),
     "brackets": "[" * 10**5,
 }
-# The file, what meets it, its exit code, and contents by name.
+# The file, the entry point that reads it, its exit code, and contents by name.
 PAYLOADS: tuple[tuple[str, Callable[[Path, Path], Call], int, dict[str, Any]], ...] = (
     ("published/step_7", evaluated_there, 4, PICKLES),
     ("published/step_7_ema", evaluated_there, 4, SYSTEM),
@@ -284,7 +285,7 @@ PAYLOADS: tuple[tuple[str, Callable[[Path, Path], Call], int, dict[str, Any]], .
 def meet(
     lab: Lab, original: Path, name: str, meeting: Any, content: Any, *faults: Fault
 ) -> tuple[Path, Child]:
-    """Put a payload into a copy of `original`, and start the entry point that meets it."""
+    """Put a payload into a copy of `original`, and start the entry point that reads it."""
     folder = lab.copy(original, "copy")
     path = put(folder, name, content(folder / name) if callable(content) else content)
     target, arguments = meeting(folder, path)
@@ -329,9 +330,7 @@ def test_python_files_beside_a_checkpoint_are_not_imported(
 
 
 def advice(lab: Lab, original: Path, *faults: Fault) -> str:
-    """Return what an evaluation says of a checkpoint whose data are not here, and which says how
-    they are built.
-    """
+    """Return the error of evaluating a checkpoint that names missing data and how to build it."""
 
     def changed_data(path: Path) -> str:
         data = {"name": "theirs; touch x", "path": "nowhere", "builder": {"name": "sudoku"}}
@@ -349,7 +348,7 @@ def advice(lab: Lab, original: Path, *faults: Fault) -> str:
 
 def test_a_strangers_command_is_not_our_advice(lab: Lab, original: Path) -> None:
     assert "touch" not in advice(lab, original)
-    lab.tally("a checkpoint that names a command to build its data: not passed on")
+    lab.tally("a checkpoint's command for building its data: not shown as advice")
 
 
 @pytest.mark.parametrize("mutant", mutants.params("pass_commands_on"))
@@ -374,7 +373,7 @@ def test_without_its_protection_a_payload_is_executed(
 
 
 @pytest.mark.parametrize("mutant", mutants.params("unpickle"))
-def test_without_the_reader_a_key_never_ends(lab: Lab, original: Path, mutant: Fault) -> None:
+def test_without_our_reader_a_key_hangs(lab: Lab, original: Path, mutant: Fault) -> None:
     content = hostile.SLOW_KEY
     _, child = meet(lab, original, "published/step_7", evaluated_there, content, mutant)
     assert not child.ended_within(5.0), child.err

@@ -1,6 +1,4 @@
-"""Row 16: names that lead out of a folder, wherever a name becomes that of a file: refused in one
-line, or kept inside.
-"""
+"""Row 16: names of files that lead out of a folder are refused in one line, or kept inside."""
 
 import json
 import os
@@ -36,7 +34,7 @@ NAMES = [*LISTED, "x" * 300, "a|||t1|||0123456789"]
 
 
 class Root:
-    """A folder to write into, in surroundings where nothing may change."""
+    """A folder to write into. Nothing around it may change."""
 
     def __init__(self, surroundings: Path) -> None:
         self.surroundings, self.path = surroundings, surroundings / "a" / "root"
@@ -47,16 +45,16 @@ class Root:
         self._before = self.listing()
 
     def listing(self) -> set[tuple[str, bytes | None]]:
-        """What is around the root, and its content."""
+        """Return all paths around the root, with their content."""
         found = contents(self.surroundings, folders=True).items()
         return {(name, content) for name, content in found if not name.startswith("a/root/")}
 
     def changes(self) -> list[str]:
-        """What is new, gone or changed outside."""
+        """Return the paths outside that are new, gone or changed."""
         return sorted(path for path, _ in self.listing() ^ self._before)
 
 
-# Where names become files' names: each takes a folder to write into, the name, and `original`.
+# Uses of a name in a file's name: each takes a folder to write into, the name, and `original`.
 
 
 def as_run_name(root: Path, name: str, original: Path) -> None:
@@ -75,13 +73,13 @@ def _begin_run(root: Path, *overrides: str) -> None:
 
 
 def change(path: Path, **changes: Any) -> Path:
-    """Change keys of a JSON file; returns its folder."""
+    """Change keys of a JSON file, and return its folder."""
     path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
     return path.parent
 
 
 def evaluation(checkpoint: Path, data: Path) -> list[str]:
-    """The overrides of an evaluation that saves outputs by the names of sets."""
+    """Return the overrides of an evaluation that saves outputs by the names of sets."""
     given = "device=cpu num_threads=1 evaluators=[] save_outputs=[q_halt_logits]"
     output = data.parent / "results" / "r.json"
     return [*given.split(), f"checkpoint={checkpoint}", f"data_path={data}", f"output={output}"]
@@ -91,7 +89,7 @@ def as_set_name(root: Path, name: str, original: Path) -> None:
     data = shutil.copytree(original / "data", root / "data")
     split = change(data / "test" / "dataset.json", sets=[name])
     if "\0" not in name and len(name) < 200:
-        # So that nothing but the name is wrong.
+        # Rename the files too, so that only the name is wrong.
         for path in sorted(split.glob("all__*.npy")):
             target = Path(f"{split}/{name}{path.name.removeprefix('all')}")
             if root in target.resolve().parents and target.parent.is_dir():
@@ -170,7 +168,7 @@ def test_a_run_among_links_writes_through_none(lab: Lab) -> None:
     run.mkdir()
     files = ("config.yaml", ".config.yaml.tmp-0123abcd", "metrics.jsonl", ".lock")
     targets = dict.fromkeys(files, outside / "kept")
-    # In these places a link leads to a file that is not there.
+    # Some links lead to a file that does not exist.
     targets |= dict.fromkeys((".lock.new", ".lock.gate"), outside / "new")
     targets |= dict.fromkeys((".step_3.tmp", ".step_2.old", "wandb"), outside)
     for name, target in targets.items():

@@ -1,8 +1,6 @@
-"""Row 17: whatever a source file holds, a builder builds a valid set, or says in one line which
-file and which row or task is wrong, and leaves what it was to replace alone.
+"""Row 17: from a malformed source a builder makes a valid set, or names the file and row or task.
 
-What the readers of CSV and JSON make of a file, and of what it stands for, is in tests/property;
-here it is the builders.
+If it fails, the older set stays unchanged. tests/property has the tests of the readers.
 """
 
 import gzip
@@ -29,7 +27,7 @@ from dataset.format.reading import load_split
 
 SECONDS = 30  # A build takes 0.02 s.
 
-# Of what follows the name of the file, for rows and for tasks.
+# The text after the file's name in a message about a row, and about a task.
 CSV_PLACE = (
     r"row \d+: |cannot be read after line \d+: |the header |there is no puzzle|no \w+ is left of \d"
 )
@@ -47,7 +45,7 @@ odd_files = st.binary(max_size=80) | st.sampled_from(
 
 
 class Source:
-    """Good sources of one kind, and an older set in the place of the one to be built."""
+    """Good sources of one kind, and an older set in the output folder."""
 
     def __init__(self, folder: Path, kind: str, capture: Any) -> None:
         self._kind, self._capture = kind.replace("kaggle", "arc"), capture
@@ -69,7 +67,7 @@ class Source:
         self.old = contents(self._kept)
 
     def build(self) -> tuple[int, str]:
-        """Build; returns the exit code and standard error."""
+        """Build, and return the exit code and standard error."""
         self._capture.readouterr()
         signal.alarm(SECONDS)
         try:
@@ -79,7 +77,7 @@ class Source:
         return code, self._capture.readouterr().err
 
     def try_with(self, path: Path, content: bytes, place: str) -> bool:
-        """Build with another content of a file, and judge; returns whether it was accepted."""
+        """Build with another content of a file, check the result, and return if it was accepted."""
         path.write_bytes(content)
         try:
             code, message = self.build()
@@ -103,7 +101,7 @@ class Source:
 
 @pytest.fixture(autouse=True)
 def _watched() -> Iterator[None]:
-    """End what hangs; and let fsync return at once."""
+    """End a builder that hangs, and let fsync return at once."""
 
     def too_slow(*details: object) -> None:
         raise AssertionError(f"the builder has not ended within {SECONDS} s")
@@ -115,7 +113,7 @@ def _watched() -> Iterator[None]:
 
 
 def spoil_text(data: st.DataObject, text: str) -> bytes:
-    """Replace, insert or remove pieces of a text, or all of it; some of its bytes are no UTF-8."""
+    """Replace, insert or remove pieces of a text; sometimes replace all of it."""
     if data.draw(st.integers(0, 5)) == 0:
         return data.draw(odd_files)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -154,7 +152,7 @@ def test_malformed_sources(lab: Lab, capsys: Any, kind: str, how: Any) -> None:
     lab.tally(f"{kind}: {number} files, {refused} refused with file and {unit}", files=number)
 
 
-def test_a_folder_whose_name_is_no_utf_8(lab: Lab, capsys: Any) -> None:
+def test_a_folder_with_a_name_that_is_not_utf_8(lab: Lab, capsys: Any) -> None:
     source = Source(lab.folder, "arc", capsys)
     concept = source.folder / "concept"
     concept.rename(os.fsdecode(bytes(concept) + b"\xff"))
@@ -162,7 +160,7 @@ def test_a_folder_whose_name_is_no_utf_8(lab: Lab, capsys: Any) -> None:
     manifest = json.loads((source.output / "manifest.json").read_bytes())
     assert any(name.endswith("concept\udcff/d.json") for name in manifest["sources"])
     load_split(source.output / "train")
-    lab.tally("a folder named in no UTF-8: built")
+    lab.tally("a folder with a name that is not UTF-8: built")
 
 
 def test_a_small_file_of_one_endless_line(lab: Lab, capsys: Any) -> None:
@@ -178,4 +176,4 @@ def test_a_small_file_of_one_endless_line(lab: Lab, capsys: Any) -> None:
     assert code == 3
     assert message.startswith(f"error: {path}.gz: cannot be read after line 3: a line of ")
     assert peak < 2**23
-    lab.tally("32 MB on one line in 33 kB: refused in 8 MB")
+    lab.tally("a line of 32 MB, packed into 33 kB: refused with 8 MB of memory")

@@ -1,4 +1,4 @@
-"""Row 18: of runs that start in one folder one proceeds; when it is killed, the next takes over."""
+"""Row 18: of several starts in one folder one proceeds; if it is killed, the next takes over."""
 
 import os
 import signal
@@ -27,21 +27,19 @@ Starts = tuple[list[Child], list[Child]]
 def many_starts(
     lab: Lab, name: str, *faults: Fault, with_child: bool = False, number: int = STARTS
 ) -> Iterator[Starts]:
-    """Start runs at once; yields those that have proceeded and those that have ended, when
-    every one has done either. A run that proceeds stands still after a few steps.
-    """
+    """Start runs at once; yield those that proceed (and hang after a few steps) and the others."""
     folder = lab.folder / f"starts of {name}"
     folder.mkdir()
     stay = partial(stand_still, 5, folder, with_child)
     armed = [*faults, partial(wait_for, folder / "begin"), stay]
     runs = [lab.server.start(pretrain, *lab.settings(name), faults=armed) for _ in range(number)]
 
-    def have_arrived() -> bool:
+    def all_hang_or_ended() -> bool:
         return all(not run.alive or (folder / f"stands {run.pid}").exists() for run in runs)
 
     try:
         (folder / "begin").touch()
-        until(have_arrived, "every start came to an end")
+        until(all_hang_or_ended, "every start hangs or has ended")
         yield [run for run in runs if run.alive], [run for run in runs if not run.alive]
     finally:
         for run in runs:
@@ -51,7 +49,7 @@ def many_starts(
 
 
 def require_one(starts: Starts, run_dir: Path) -> None:
-    """Demand that one start has proceeded, and that all others were told so."""
+    """Require that one start proceeded, and that all others were refused with its process."""
     at_work, ended = starts
     assert len(at_work) == 1, f"{len(at_work)} runs at work in one folder"
     wanted = f"{run_dir}: another run is using this folder (process {at_work[0].pid} on "
@@ -63,7 +61,7 @@ def require_one(starts: Starts, run_dir: Path) -> None:
     ("faults", "with_child", "named"),
     [
         ((), False, "its lock gone with it"),
-        ((), True, "its lock held by a child that lives on"),
+        ((), True, "its lock held by a surviving child"),
         ((without_flock,), False, "on a file system without flock"),
     ],
     ids=["killed", "child lives on", "no flock"],
@@ -79,10 +77,10 @@ def test_one_proceeds_and_the_next_takes_over(
             require_one(starts, lab.folder / name)
             starts[0][0].kill()
             began = time.monotonic()
-            heir = lab.server.start(pretrain, *lab.settings(name), faults=faults)
-            until(partial(has_begun, heir), "the next start", TAKES_OVER_WITHIN)
+            successor = lab.server.start(pretrain, *lab.settings(name), faults=faults)
+            until(partial(has_begun, successor), "the next start", TAKES_OVER_WITHIN)
             slowest = max(slowest, time.monotonic() - began)
-            require_success(heir)
+            require_success(successor)
         lab.require_same_end(name)
     said = f"{rounds * STARTS} starts, {rounds} proceeded, {rounds * (STARTS - 1)} ended with exit"
     said += f" code 6; holder killed, {named}: the next at work after {slowest:.1f} s, same bits"
@@ -90,7 +88,7 @@ def test_one_proceeds_and_the_next_takes_over(
 
 
 def write_again_and_again(path: Path, letter: str) -> None:
-    """Write a file of one letter, and require what is there to be of one of its writers."""
+    """Write a file of one letter many times, and require it to hold only one letter each time."""
     for _ in range(50):
         write_atomically(path, letter * 10_000)
         found = path.read_text()
@@ -98,9 +96,7 @@ def write_again_and_again(path: Path, letter: str) -> None:
 
 
 def write_at_once(lab: Lab, *faults: Fault) -> None:
-    """Let processes write one file at once, kill one, and demand that the others fail at nothing
-    and leave a whole file alone in its folder.
-    """
+    """Let processes write one file at once, kill one, and require the others to succeed."""
     path = lab.folder / "files" / "report.html"
     path.parent.mkdir()
     writers = [lab.server.start(write_again_and_again, path, x, faults=faults) for x in "abcd"]
@@ -111,13 +107,13 @@ def write_at_once(lab: Lab, *faults: Fault) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_writers_of_one_file_are_in_nobodys_way(lab: Lab) -> None:
+def test_writers_of_one_file_do_not_disturb_each_other(lab: Lab) -> None:
     write_at_once(lab)
     lab.tally("4 processes that write one file at once, one killed: 0 refused, 0 torn")
 
 
 @pytest.mark.parametrize("mutant", mutants.params("share_temporary_files", "delete_of_the_living"))
-def test_writers_in_each_others_way_are_noticed(lab: Lab, mutant: Fault) -> None:
+def test_writers_that_disturb_each_other_are_noticed(lab: Lab, mutant: Fault) -> None:
     with pytest.raises(AssertionError, match="FileExistsError|FileNotFoundError"):
         write_at_once(lab, mutant)
 
@@ -126,7 +122,7 @@ def test_writers_in_each_others_way_are_noticed(lab: Lab, mutant: Fault) -> None
 def test_a_missing_lock_is_noticed(lab: Lab, mutant: Fault) -> None:
     with (
         many_starts(lab, "run", mutant, number=3) as starts,
-        # Several at work, or one that came to grief over the files of another.
+        # Several are at work, or one failed because of another's files.
         pytest.raises(AssertionError, match=r"runs at work in one folder|exit code -?\d+"),
     ):
         require_one(starts, lab.folder / "run")

@@ -1,5 +1,6 @@
-"""Row 19: a build that is killed, or refused by the disk, at any of its file operations leaves the
-old data set or the new one, whole, and the next build clears away what else is left.
+"""Row 19: a build that is killed or fails at any file operation leaves the old set or the new one.
+
+The next build removes all leftovers.
 """
 
 import errno
@@ -20,18 +21,18 @@ from harness.processes import Fault
 from dataset.format.writing import atomic_build
 from runtime import files
 
-# What makes the older set another one.
+# The flags by which the older set differs.
 FEWER = {"sudoku": "--subsample-size=1", "maze": "--subsample-size=1", "arc": "--tasks=a"}
 NO_FSYNC = partial(mutants.take_out, "no_fsync")
 
 
 class Site:
-    """A folder in which a set of one kind is built again and again.
+    """A folder where a set of one kind is built again and again.
 
     Attributes:
-        root: all that builds touch lies below. output: where the set shall be.
-        old, new: the files of the older set (none: there is no older set) and of the one built.
-        operations: the file operations of a build, in order.
+        root: builds write only below it. output: the folder of the set.
+        old, new: the files of the older set (empty if there is none) and of the new one.
+        operations: the names of a build's file operations, in order.
     """
 
     def __init__(self, lab: Lab, kind: str, *, over_older: bool = True) -> None:
@@ -51,18 +52,18 @@ class Site:
         assert self.new != self.old
 
     def build(self) -> int:
-        """Build in this process; returns the exit code."""
+        """Build in this process, and return the exit code."""
         return build_here(self.kind, *self._flags)
 
     def prepare(self) -> None:
-        """Put the older set in place, and nothing else."""
+        """Restore the folder with only the older set."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.output.parent.mkdir(parents=True)
         if self.old:
             shutil.copytree(self._kept, self.output)
 
     def kill(self, number: int, *faults: Fault, kind: str = "kill") -> str:
-        """Kill a build, in a process of its own, at an operation; returns the verdict."""
+        """Kill a build in another process at an operation, and return the verdict."""
         self.prepare()
         armed = [*faults, partial(strike_at, self.root, kind, number)]
         child = self._server.run(builds.build, self.kind, *self._flags, faults=armed)
@@ -70,43 +71,44 @@ class Site:
         return self.verdict()
 
     def fail(self, number: int, kind: str) -> tuple[int, str]:
-        """Let an operation of a build fail; returns the exit code and the verdict."""
+        """Make an operation of a build fail, and return the exit code and the verdict."""
         self.prepare()
         with watching(self.root, striking(kind, number)):
             return self.build(), self.verdict()
 
     def verdict(self) -> str:
-        """Return "old", "new", "away" or "mixed": what now lies in the place of the set."""
+        """Return the present state of the set: "old", "new", "away" or "mixed"."""
         found = contents(self.output)
         known = {"new": self.new, "old": self.old, "away": {}}
         return next((name for name, files in known.items() if files == found), "mixed")
 
     def require_new(self) -> None:
-        """Build, and require the new set and nothing beside it."""
+        """Build, and require the new set without leftovers."""
         assert self.build() == 0
         assert (self.verdict(), self.others()) == ("new", [])
 
     def others(self) -> list[str]:
-        """What else lies beside the set."""
+        """Return the names beside the set."""
         return sorted(path.name for path in self.output.parent.iterdir() if path != self.output)
 
 
 @pytest.fixture(autouse=True)
 def _no_waiting() -> Iterator[None]:
-    """Let fsync return at once: no kill can tell, and the disk would take most of the time."""
+    """Let fsync return at once: a kill cannot undo writes, and flushing is slow."""
     with patch.object(os, "fsync", lambda descriptor: None):
         yield
 
 
 @pytest.fixture(params=builds.KINDS)
 def site(request: pytest.FixtureRequest, lab: Lab) -> Site:
-    """Where a set of each kind replaces an older one."""
+    """Return a site of each kind with an older set."""
     return Site(lab, request.param)
 
 
 def kill_everywhere(site: Site, turn: str, kind: str) -> int:
-    """Kill a build at each operation, and require what was there up to the operation `turn` and the
-    new set from then on, and a build after that to succeed; returns the number of kills.
+    """Kill a build at each operation, and return the number of kills.
+
+    Up to the operation `turn` the old set must remain, then the new one; a next build must succeed.
     """
     verdicts = []
     for number in range(len(site.operations)):
@@ -143,7 +145,7 @@ def test_refusals_of_the_disk_leave_the_old_set(
                 assert os.strerror(getattr(errno, kind)) in message, place
                 assert message.count("\n") == 1, place
                 assert site.others() == [], place
-            else:  # At the end only the old set is left to delete.
+            else:  # Only the deletion of the old set is left.
                 assert ended == (0, "new"), place
     site.require_new()
     refusals = 2 * len(site.operations)
@@ -151,7 +153,7 @@ def test_refusals_of_the_disk_leave_the_old_set(
     lab.tally(said, refusals=refusals, mixed_sets=0)
 
 
-def test_where_two_names_cannot_be_swapped(lab: Lab) -> None:
+def test_builds_without_an_exchange_of_names(lab: Lab) -> None:
     with patch.object(files, "exchange", lambda first, second: False):
         site = Site(lab, "sudoku")
         first = site.operations.index("exchange")
@@ -169,7 +171,7 @@ def test_where_two_names_cannot_be_swapped(lab: Lab) -> None:
         for number in range(first, first + 6):
             assert site.fail(number, "EIO") == (3, "old")
             assert site.others() == []
-    said = f"{len(verdicts)} kills and 6 refusals without renameat2, old set put back or new one"
+    said = f"{len(verdicts)} kills and 6 refusals without renameat2: old set restored or new one"
     lab.tally(said, kills=len(verdicts), refusals=6)
 
 

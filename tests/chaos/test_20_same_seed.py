@@ -1,6 +1,4 @@
-"""Row 20: the same seed gives the same bytes, whatever Python's hash seed is and in whatever order
-folders list their files.
-"""
+"""Row 20: the same seed gives the same bytes for any hash seed of Python and any order of files."""
 
 import json
 from collections.abc import Callable
@@ -27,18 +25,16 @@ Run = Callable[..., Path]
 
 @pytest.fixture
 def run(lab: Lab, run_python: Callable[..., Any]) -> Run:
-    """Build the sets and train in a process of its own, in the nth disorder; returns the folder."""
+    """Return a function that builds the sets and trains in another process, in the nth disorder."""
     sources = builds.write_sources(lab.folder / "sources")
 
     def start(number: int, sets: list[str], *train: str, mutant: str | None = None) -> Path:
-        folder, given = lab.folder / f"{number}", {name: SETS[name] for name in sets}
+        folder = lab.folder / f"{number}"
+        flags = {name: [f"{sources}", f"{folder / name}", *SETS[name][1:]] for name in sets}
         order = {
             "seed": number,
             "mutant": mutant,
-            "builds": [
-                [kind, f"{sources}", f"{folder / name}", *flags]
-                for name, (kind, *flags) in given.items()
-            ],
+            "builds": [[SETS[name][0], *flags[name]] for name in sets],
             "train": [*train, f"checkpoint_path={folder / 'run'}"] if train else [],
         }
         environment = {**IMPORTS, "PYTHONHASHSEED": str(lab.rng.integers(2**32))}
@@ -67,6 +63,6 @@ def test_the_same_seed_gives_the_same_bytes(lab: Lab, run: Run) -> None:
     "mutant",
     [pytest.param(n, marks=pytest.mark.mutant(n)) for n in ("in_directory_order", "by_hash")],
 )
-def test_what_follows_the_machine_is_noticed(run: Run, mutant: str) -> None:
+def test_a_dependence_on_the_machine_is_noticed(run: Run, mutant: str) -> None:
     folders = [run(number, ["arc"], mutant=mutant) for number in range(2)]
     assert contents(folders[0] / "arc") != contents(folders[1] / "arc")

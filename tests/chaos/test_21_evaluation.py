@@ -1,5 +1,6 @@
-"""Row 21: an evaluation on 1, 2 or 4 ranks, of sets that fill no batch and of empty ones, gives the
-predictions that each row gets on its own, exact counts, and figures without padding.
+"""Row 21: an evaluation on 1, 2 or 4 ranks gives each row's own predictions, and exact counts.
+
+Sets that fill no batch and empty sets are among them; padding enters no figure.
 """
 
 import json
@@ -24,8 +25,9 @@ NUM_ROWS = 60
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a test set, with what the model says of each on its own: inputs, labels (0 where
-    there is none) and preds [N, S], identifiers and q_halt_logits [N].
+    """Rows of a test set, and the model's outputs for each row alone.
+
+    inputs, labels (0 for unlabelled cells) and preds are [N, S], identifiers and q_halt_logits [N].
     """
 
     inputs: np.ndarray
@@ -42,7 +44,7 @@ class Rows:
 def evaluation(
     lab: Lab, sets: dict[str, Rows], world_size: int, batch_size: int, *faults: Fault
 ) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
-    """Evaluate the run on these sets; returns what was reported, and the outputs of each set."""
+    """Evaluate the run on these sets; return the report and the outputs of each set."""
     place = Path(tempfile.mkdtemp(dir=lab.folder))
     total = sum(len(rows.inputs) for rows in sets.values())
     counts = {"total_groups": total, "total_puzzles": total, "mean_puzzle_examples": 1.0}
@@ -64,16 +66,16 @@ def evaluation(
 
 
 def facts(lab: Lab) -> PuzzleDatasetMetadata:
-    """What the sets have in common with the data of the run."""
+    """Return the metadata of the run's test data."""
     data = [each for each in lab.overrides if each.startswith("data_path=")][-1]
     return load_metadata(Path(data.removeprefix("data_path=")) / "test")
 
 
 @pytest.fixture
 def pool(lab: Lab) -> Rows:
-    """Train a few steps; returns rows with what the model says of each when it is evaluated one by
-    one. Of a third of them the labels are what it says, of a third they are not, of a third there
-    are none.
+    """Train a few steps, and return rows with the model's outputs for each row alone.
+
+    A third of the rows is labelled with these outputs, a third differs in a cell, a third has none.
     """
     lab.train("run", "max_steps=3")
     known, rng = facts(lab), lab.rng
@@ -94,7 +96,7 @@ def pool(lab: Lab) -> Rows:
 
 
 def check(lab: Lab, sets: dict[str, Rows], *place: Any) -> int:
-    """Evaluate and require what is promised; returns the number of rows."""
+    """Evaluate, check all outputs and figures, and return the number of rows."""
     result, outputs = evaluation(lab, sets, *place)
     for name, rows in sets.items():
         labelled = rows.labels != IGNORED
@@ -111,7 +113,7 @@ def check(lab: Lab, sets: dict[str, Rows], *place: Any) -> int:
         if not len(rows.inputs):
             assert values == {}
             continue
-        # Rows without labels enter the losses, padded rows nothing.
+        # Rows without labels enter the losses; padded rows enter nothing.
         signed = np.where(whole, -rows.q_halt_logits, rows.q_halt_logits).astype(np.float64)
         assert values["q_halt_loss"] == pytest.approx(np.logaddexp(0, signed).mean(), abs=1e-3)
         if counts.any():

@@ -1,6 +1,6 @@
-"""Row 22: a sweep that is killed at random moments, alone, with its jobs or only these, and started
-again at once until it is done: every job ends in the bits of a single run, and none is run
-twice. Trials that fail for reasons that pass are tried again.
+"""Row 22: a sweep is killed at random (alone, with its jobs, or only its jobs) and started again.
+
+Every job ends in the bits of a single run, and none is run twice. A failed trial is tried again.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from harness import mutants
 from harness.lab import Lab
 from harness.processes import Child, Fault, pretrain, until
 
-SEEDS = (0, 1, 2)
+SEEDS = ("0", "1", "2")
 
 
 def start(lab: Lab, name: str, *more: str, faults: Sequence[Fault] = ()) -> Child:
@@ -24,7 +24,7 @@ def start(lab: Lab, name: str, *more: str, faults: Sequence[Fault] = ()) -> Chil
 
 
 def at_work(child: Child) -> list[int]:
-    """Return the processes of a sweep's jobs."""
+    """Return the process numbers of a sweep's jobs."""
     with contextlib.suppress(FileNotFoundError):
         children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text()
         return [int(pid) for pid in children.split()]
@@ -32,33 +32,29 @@ def at_work(child: Child) -> list[int]:
 
 
 def has_ended_at_work(child: Child, seconds: float) -> bool:
-    """Wait until a job is at work, and that long; returns whether the sweep has ended before."""
+    """Wait until a job runs, and then `seconds`; return whether the sweep has ended before."""
     while not at_work(child):
         if child.ended_within(0.1):
             return True
     return child.ended_within(seconds)
 
 
-def told(child: Child, what: str) -> set[str]:
-    """Return the jobs of which a sweep has said that they were started, or have finished."""
-    return set(re.findall(rf"\] (\S+): {what}", child.out))
+def jobs_that(did: str, child: Child) -> set[str]:
+    """Return the jobs that a sweep has reported as started, or as finished."""
+    return set(re.findall(rf"\] (\S+): {did}", child.out))
 
 
 def require_none_run_twice(sweeps: Sequence[Child]) -> None:
     finished = set[str]()
     for child in sweeps:
-        assert not finished & told(child, "started"), "run twice"
-        finished |= told(child, "finished")
+        assert not finished & jobs_that("started", child), "run twice"
+        finished |= jobs_that("finished", child)
 
 
 def test_kills_of_sweeps_change_no_bit(lab: Lab) -> None:
     for seed in SEEDS:
         lab.train(f"whole {seed}", f"seed={seed}")
-    swept = (
-        f"seed={','.join(map(str, SEEDS))}",
-        "hydra/launcher=pool",
-        "hydra.launcher.max_jobs=2",
-    )
+    swept = (f"seed={','.join(SEEDS)}", "hydra/launcher=pool", "hydra.launcher.max_jobs=2")
     wanted = lab.cases(quick=10, long=100)
     kills = sweeps = 0
     while kills < wanted:
@@ -81,7 +77,7 @@ def test_kills_of_sweeps_change_no_bit(lab: Lab) -> None:
         sweeps += 1
         for seed in SEEDS:
             lab.require_same_end(f"{name}/seed-{seed}", f"whole {seed}")
-    said = f"{kills} kills in {sweeps} sweeps of {len(SEEDS)} jobs, none run twice or to other bits"
+    said = f"{kills} kills in {sweeps} sweeps of {len(SEEDS)} jobs, none run twice, the same bits"
     lab.tally(said, kills=kills, wrong_ends=0)
 
 
@@ -95,8 +91,8 @@ def test_a_sweep_that_forgets_is_noticed(lab: Lab, mutant: Fault) -> None:
         require_none_run_twice(started)
 
 
-def search_past_a_failure(lab: Lab, *faults: Fault) -> None:
-    """Search where the trial's folder cannot be created, until the trial has failed once."""
+def run_a_study_past_a_failure(lab: Lab, *faults: Fault) -> None:
+    """Start a study whose trial's folder cannot be created until the trial has failed once."""
     obstacle = lab.folder / "searched" / "seed-0"
     obstacle.parent.mkdir()
     obstacle.touch()
@@ -107,12 +103,12 @@ def search_past_a_failure(lab: Lab, *faults: Fault) -> None:
     assert child.wait() == 0, child.out
 
 
-def test_a_trial_goes_on_when_what_it_failed_of_has_passed(lab: Lab) -> None:
-    search_past_a_failure(lab)
-    lab.tally("a trial whose folder could not be created at first: tried again")
+def test_a_failed_trial_is_tried_again(lab: Lab) -> None:
+    run_a_study_past_a_failure(lab)
+    lab.tally("a trial's folder could not be created at first: tried again")
 
 
 @pytest.mark.parametrize("mutant", mutants.params("give_up_at_once"))
 def test_a_trial_that_is_given_up_at_once_is_noticed(lab: Lab, mutant: Fault) -> None:
     with pytest.raises(AssertionError, match="failed with exit code 2"):
-        search_past_a_failure(lab, mutant)
+        run_a_study_past_a_failure(lab, mutant)

@@ -1,5 +1,6 @@
-"""Row 23: two nodes under torchrun, and the link between them. The run outlives a link that is away
-for a while, loses packets or is slow; what is gone for longer is named, and the run resumes.
+"""Row 23: two nodes under torchrun. A run survives a link that is down for a while, lossy or slow.
+
+A node that is gone for longer is named, and the run resumes.
 """
 
 import re
@@ -27,9 +28,7 @@ PLACE = r"in [a-z_ ]+, (step|saving step) \d+"
 
 @dataclass
 class Run:
-    """A run on two nodes whose ranks stop at some steps until they are told to go on, in the
-    folder.
-    """
+    """A run on two nodes. Its ranks wait before some steps for a file in the folder."""
 
     folder: Path
     nodes: list[Node]
@@ -37,19 +36,19 @@ class Run:
 
     @property
     def said(self) -> str:
-        """What the processes of both nodes have printed."""
+        """The output of both nodes."""
         return "".join(node.said for node in self.nodes)
 
     @contextmanager
     def stop(self, step: int) -> Iterator[list[int]]:
-        """Do something while both ranks stand before a step; gives their process numbers."""
+        """Hold both ranks before a step during the context; yield their process numbers."""
 
-        def there() -> list[str]:
+        def waiting() -> list[str]:
             assert [each.poll() for each in self.launchers] == [None, None], self.said
             return sorted(path.name for path in self.folder.glob(f"{step} *"))
 
-        until(lambda: len(there()) == 2, f"both ranks at step {step}", SECONDS)
-        yield [int(name.split()[-1]) for name in there()]
+        until(lambda: len(waiting()) == 2, f"both ranks at step {step}", SECONDS)
+        yield [int(name.split()[-1]) for name in waiting()]
         (self.folder / f"go {step}").touch()
 
     def lose(self, share: float) -> None:
@@ -58,18 +57,18 @@ class Run:
             node.lose(share)
 
     def counted(self, what: str) -> int:
-        """Return how many packets were lost (drops) or had to wait (overlimits) until now."""
+        """Return the number of packets lost (drops) or delayed (overlimits) so far."""
         return sum(node.counted(what) for node in self.nodes)
 
     def require_named(self, rank: int) -> None:
-        """Wait until the rank on the other node ends, and require that it names this one."""
+        """Wait until the rank on the other node ends, and require that it names this rank."""
         line, other = re.compile(r"^pretrain\.py: .*\n", re.MULTILINE), self.nodes[1 - rank]
         until(lambda: line.search(other.said) is not None, "it ends", SECONDS)
         wanted = rf"rank {rank} on {self.nodes[rank].name}\b.*{PLACE}"
         assert re.search(wanted, line.findall(other.said)[0]), f"not named: {other.said}"
 
     def ends(self) -> list[int]:
-        """Wait for the launchers' ends; returns their exit codes."""
+        """Wait for the launchers' ends, and return their exit codes."""
         return [launcher.wait(SECONDS) for launcher in self.launchers]
 
 
@@ -78,7 +77,7 @@ Start = Callable[..., Run]
 
 @pytest.fixture
 def start(lab: Lab, clean_environment: Mapping[str, str]) -> Iterator[Start]:
-    """Start a run of this name, which stops at these steps, on two new nodes."""
+    """Return a function that starts a run on two new nodes; its ranks wait before these steps."""
     environment = {**clean_environment, **IMPORTS, "GLOO_SOCKET_IFNAME": "eth0"}
     meet = "--rdzv-backend=c10d --rdzv-endpoint=node-a:29400 --rdzv-id=chaos"
     patient = f"{meet} --rdzv-conf=read_timeout=1800"
@@ -102,7 +101,7 @@ def start(lab: Lab, clean_environment: Mapping[str, str]) -> Iterator[Start]:
         yield begin
 
 
-def test_a_run_outlives_what_happens_to_its_link(lab: Lab, start: Start) -> None:
+def test_a_run_survives_faults_of_its_link(lab: Lab, start: Start) -> None:
     down, lost = ([1, 10, 60], [10, 60]) if lab.long else ([1], [10])
     steps = range(6, 6 + 3 * (4 + len(down + lost)), 3)
     run, step = start("run", steps, restarts=1), iter(steps)
@@ -141,8 +140,11 @@ def test_a_run_outlives_what_happens_to_its_link(lab: Lab, start: Start) -> None
 
 
 class Fault(NamedTuple):
-    """What happens to a node, for longer than a rank waits; what lets it end then; what its
-    launcher ends with; whether its rank waits in vain too.
+    """A fault that lasts longer than a rank waits.
+
+    Attributes:
+        strike: brings it about. mend: ends it, so that the node's processes can end.
+        code: the exit code of the node's launcher. both: whether the node's own rank waits too.
     """
 
     strike: Callable[[Node], None]
@@ -159,9 +161,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_does_not_come_back_is_named_and_the_run_resumes(
-    lab: Lab, start: Start, name: str
-) -> None:
+def test_a_lasting_fault_is_named_and_the_run_resumes(lab: Lab, start: Start, name: str) -> None:
     fault, seconds = FAULTS[name], 0.0
     sides = [0, 1] if lab.long else [int(lab.rng.integers(2))]
     lab.train_ranks(2, "whole")

@@ -1,4 +1,4 @@
-"""examples/browser: a person types a Sudoku, and the page answers as the model does in Python."""
+"""examples/browser: the page answers a typed Sudoku as the model does in Python."""
 
 import functools
 import http.server
@@ -28,7 +28,7 @@ STEPS = 4
 
 
 class Page:
-    """The page as a person sees it, and what was asked of its server."""
+    """The page as a person sees it, and the requests to its server."""
 
     def __init__(self, driver: Any, url: str, asked: list[str]) -> None:
         self.driver, self.url, self.asked = driver, url, asked
@@ -68,14 +68,14 @@ class Page:
             time.sleep(0.05)
 
     def says(self, *beginnings: str) -> str:
-        """Wait until the page says something that begins so."""
+        """Wait for a status with one of these beginnings, and return it."""
         self.wait(lambda: self.status.startswith(beginnings))
         return self.status
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The example's page and packages, as they are served."""
+    """Return a folder with the example's page and packages, ready to be served."""
     if not (EXAMPLE / "node_modules" / "onnxruntime-web").is_dir():
         pytest.skip("there is no onnxruntime-web: npm install --prefix examples/browser")
     served = tmp_path / "served"
@@ -87,7 +87,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_page(browser: Any, folder: Path) -> Iterator[Callable[[], Page]]:
-    """Serve the folder as `python -m http.server` does, and open the page."""
+    """Serve the folder as `python -m http.server` does; yield a function that opens the page."""
     asked: list[str] = []
 
     class Handler(http.server.SimpleHTTPRequestHandler):
@@ -110,7 +110,7 @@ def open_page(browser: Any, folder: Path) -> Iterator[Callable[[], Page]]:
 
 @pytest.fixture
 def trained(train: Any, tmp_path: Path) -> Path:
-    """A run beside its data: the demo's model, smaller, for puzzles that are easy."""
+    """Train a smaller model of the demo on easy puzzles, and return its run."""
     flags = ["--source=generate", "--subsample-size=200", "--test-size=8", "--min-clues=64"]
     assert build_sudoku_dataset.main([*flags, f"--output-dir={tmp_path / 'data'}"]) == 0
     arch = ("hidden_size=16", "H_cycles=1", "L_cycles=1", f"halt_max_steps={STEPS}")
@@ -122,7 +122,7 @@ def trained(train: Any, tmp_path: Path) -> Path:
 
 
 def thoughts_of(run: Path) -> list[Reasoning]:
-    """What the model thinks in Python of its test puzzles."""
+    """Return the model's answers in Python to its test puzzles."""
     found = find_trained_model(run, print)
     assert found.facts is not None
     model = found.load(found.run.arch, found.facts, "the data", torch.device("cpu"))
@@ -140,13 +140,13 @@ def test_a_typed_sudoku_is_answered_as_in_python(
 ) -> None:
     assert exporting.main([str(trained), str(folder / "model.onnx")]) == 0
     thoughts = sorted(thoughts_of(trained), key=lambda one: one.judge().solved is True)
-    assert thoughts[-1].judge().solved  # Not of the page, but of what it is tested with.
+    assert thoughts[-1].judge().solved  # Otherwise the test is too weak.
     page = open_page()
     page.wait(lambda: page.find("#solve").is_enabled())
     page.driver.execute_script("arguments[0].focus()", page.cells[0])
     page.find("#steps").clear()
     page.find("#steps").send_keys(str(STEPS))
-    # The one that is solved, and one that may not be.
+    # One that is solved, and one that may not be.
     for thought in (thoughts[-1], thoughts[0]):
         page.find("#clear").click()
         page.type(text_of(thought.question))
@@ -161,8 +161,8 @@ def test_a_typed_sudoku_is_answered_as_in_python(
         sure = [
             float(share.text) for share in page.driver.find_elements("css selector", "#thoughts li")
         ]
-        np.testing.assert_allclose(sure, 100 * thought.q_halt, atol=0.6)  # They are rounded.
-    # Nothing was asked of anybody else, and no other file than these.
+        np.testing.assert_allclose(sure, 100 * thought.q_halt, atol=0.6)  # The page rounds.
+    # The page asked no other server, and for no other files.
     entries = page.driver.execute_script(
         "return performance.getEntriesByType('resource').map(e => e.name)"
     )
@@ -171,7 +171,7 @@ def test_a_typed_sudoku_is_answered_as_in_python(
     runtime = ["ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"]
     assert sorted(names) == sorted(["200 ", *runtime, "model.onnx"])
 
-    # What is no Sudoku is not given to the model.
+    # A grid that is not a Sudoku does not reach the model.
     page.find("#clear").click()
     page.type("55\ue007")
     page.says("No Sudoku: the marked digits stand twice")
@@ -179,7 +179,7 @@ def test_a_typed_sudoku_is_answered_as_in_python(
     assert marked == ["wrong"] * 2 + [""] * 79
 
 
-def test_what_is_typed_and_pasted(open_page: Callable[[], Page]) -> None:
+def test_typing_and_pasting(open_page: Callable[[], Page]) -> None:
     page = open_page()
     page.says("There is no model: README.md says how to export it")
     assert not page.find("#solve").is_enabled()

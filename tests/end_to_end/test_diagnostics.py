@@ -32,10 +32,10 @@ def warnings_in(err: str) -> list[str]:
     return [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
 
 
-# What is recorded
+# Records
 
 
-def test_every_so_many_steps_have_a_diagnosis(run: Any) -> None:
+def test_diagnoses_come_at_the_asked_interval(run: Any) -> None:
     files, warnings = run("diagnose_interval=5", "arch.halt_exploration_prob=0.5")
     assert warnings == []
     always = {"nonfinite", "logits_min", "logits_max", "top_token"}
@@ -84,7 +84,7 @@ def test_diagnosing_changes_no_bit(run: Any, tasks_data: Path) -> None:
         ["epochs=140", "eval_interval=140", "arch.mlp_t=true", "loss=act_softmax", "lr=3e-3"],
     ],
 )
-def test_a_healthy_run_hears_nothing(run: Any, more: list[str], tasks_data: Path) -> None:
+def test_a_healthy_run_has_no_warning(run: Any, more: list[str], tasks_data: Path) -> None:
     own = [setting.replace("=tasks", f"={tasks_data}") for setting in more]
     files, warnings = run(*own, "diagnose_interval=1")
     assert warnings == []
@@ -100,11 +100,11 @@ LEARNS = ("arch.mlp_t=true", "loss=act_softmax", "lr=3e-3", "diagnose_interval=1
     ("untaught", "head"),
     [
         (["arch.loss.weights.q_halt=0", "arch.loss.weights.q_continue=0"], "q_head"),
-        # Without Q the halt head takes its place.
+        # Without Q the halt head decides.
         (["heads=halt", "arch.heads.q=null", "arch.loss.weights.halt=0"], "halt_head"),
     ],
 )
-def test_a_head_that_never_halts_what_is_right_is_told_of(
+def test_a_head_that_never_halts_right_rows_is_reported(
     run: Any, untaught: list[str], head: str
 ) -> None:
     files, warnings = run(*LEARNS, *untaught, "epochs=200", "eval_interval=200")
@@ -115,7 +115,7 @@ def test_a_head_that_never_halts_what_is_right_is_told_of(
     assert f"optimizer.groups.{head}.lr" in warning
 
 
-def test_the_diagnosis_of_a_step_that_is_not_finite_names_what_was_not(
+def test_the_diagnosis_of_a_non_finite_step_names_the_values(
     run: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     def build(config: Any, facts: Any) -> Any:

@@ -1,4 +1,4 @@
-"""README and docs/ hold what they promise: limits, links, every metric, and the examples run."""
+"""README and docs/ keep their limits, have no dead links, and name every metric; examples run."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ def text_of(page: str) -> str:
 
 
 def section(page: str, heading: str) -> str:
-    """The text below a heading, up to the next heading of its level or above."""
+    """Return the text below a heading, up to the next heading of its level or above."""
     level, text = heading.split()[0], text_of(page)
     _, found, rest = text.partition(f"\n{heading}\n")
     assert found, f"{page} has no heading {heading!r}"
@@ -39,7 +39,7 @@ def test_the_manual_is_short() -> None:
 
 @pytest.mark.parametrize("page", MANUAL)
 def test_a_page_begins_with_an_example(page: str) -> None:
-    """A block of code, in backticks or indented, or a picture, before the first section."""
+    """The example is a block of code or a picture before the first section."""
     top = text_of(page).split("\n## ")[0]
     assert re.search(r"^(```|    |!\[)", top, re.MULTILINE)
     for line in text_of(page).splitlines():
@@ -63,7 +63,7 @@ def test_links_lead_somewhere(page: str) -> None:
         path, _, anchor = link.partition("#")
         target = (ROOT / page).parent / path if path else ROOT / page
         assert target.exists(), link
-        # The names that GitHub gives the headings of a page.
+        # GitHub's anchors of the page's headings.
         headings = re.findall(r"^#+ (.*)$", target.read_text() if anchor else "", re.MULTILINE)
         names = [re.sub(r"[^\w -]", "", text).lower().replace(" ", "-") for text in headings]
         assert not anchor or anchor in names, link
@@ -77,7 +77,8 @@ def test_files_and_choices_that_are_named_exist(page: str) -> None:
     choices = re.findall(rf"(?<![\w.])({groups})=([A-Za-z]\w*)", text)
     named += [f"config/{group}/{choice}.yaml" for group, choice in choices if choice != "NAME"]
     for name in named:
-        own = [f"/{name.removeprefix('config/')}", f'.add("{Path(name).stem}"']  # A reader's own.
+        # The pages on extending let the reader create some of these files.
+        own = [f"/{name.removeprefix('config/')}", f'.add("{Path(name).stem}"']
         assert (ROOT / name).is_file() or any(part in text for part in own), name
     for target in re.findall(r"\bmake ([a-z-]+)`", text):
         assert f"\n{target}:" in text_of("Makefile"), target
@@ -87,13 +88,13 @@ def test_files_and_choices_that_are_named_exist(page: str) -> None:
 
 
 def keys_in(heading: str) -> list[str]:
-    """What the first columns of the tables of a section of metrics.md name, in backticks."""
+    """Return the names in backticks in the first columns of a section's tables in metrics.md."""
     rows = re.findall(r"^\| (`.*?) \|", section("docs/metrics.md", heading), re.MULTILINE)
     return [key for row in rows for key in re.findall(r"`([^`]+)`", row)]
 
 
 def patterns(keys: Sequence[str]) -> dict[str, re.Pattern[str]]:
-    """Expressions for keys, the words in capitals replaced by the names that they stand for."""
+    """Return an expression for each key; words in capitals stand for any of their names."""
     figures = [re.escape(name) for name in (*keys_in("## Figures"), *keys_in("## Evaluators"))]
     metric = "|".join(figures).replace("@K", r"@\d+")
     stands_for = {"METRIC": metric, "EVALUATOR": "sudoku|maze|arc", "K": r"\d+"}
@@ -106,7 +107,7 @@ def patterns(keys: Sequence[str]) -> dict[str, re.Pattern[str]]:
 
 
 def paths(value: Any, prefix: str = "") -> Iterator[str]:
-    """The keys of nested JSON objects, joined by dots; empty objects and `arch` are leaves."""
+    """Yield the keys of nested objects, joined by dots; empty objects and `arch` are leaves."""
     if not isinstance(value, dict) or not value or prefix == "arch.":
         yield prefix.removesuffix(".")
     else:
@@ -114,7 +115,7 @@ def paths(value: Any, prefix: str = "") -> Iterator[str]:
             yield from paths(inner, f"{prefix}{key}.")
 
 
-def test_every_key_that_is_written_is_documented(
+def test_the_documented_keys_are_the_written_ones(
     run: Any,
     run_evaluation: Any,
     arc_data: Path,
@@ -122,8 +123,8 @@ def test_every_key_that_is_written_is_documented(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And every documented key is written by one of four small runs."""
-    for bound in ("CONFIRMATIONS", "PATIENCE_STEPS", "LARGE_LOGIT"):  # There are warnings.
+    """Every key of four small runs is documented, and every documented key is in one of them."""
+    for bound in ("CONFIRMATIONS", "PATIENCE_STEPS", "LARGE_LOGIT"):  # So that they warn.
         monkeypatch.setattr(f"training.diagnostics.{bound}", 0)
     mazes = tmp_path / "mazes"
     flags = "--source=generate --size=4 --min-length=2 --subsample-size=16 --test-size=8 --pixels"
@@ -146,7 +147,7 @@ def test_every_key_that_is_written_is_documented(
     logged |= {key for record in files.records for key in record}
     details = [key for key in keys_in("## Evaluators") if key.startswith("details.")]
     details = [f"evaluators.EVALUATOR.{key}" for key in details]
-    rarely = {"eval/SET/count", "eval/SET/METRIC"}  # Where there are several sets.
+    rarely = {"eval/SET/count", "eval/SET/METRIC"}  # Only for several sets.
     for written, keys in (
         (logged, keys_in("## metrics.jsonl")),
         (reported, [*keys_in("## An evaluation's JSON"), *details]),
@@ -162,7 +163,7 @@ def test_every_key_that_is_written_is_documented(
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The fenced blocks of a language, in order."""
+    """Return the fenced blocks of a language, in order."""
     return re.findall(rf"^```{language}\n(.*?)^```", text_of(page), re.MULTILINE | re.DOTALL)
 
 
@@ -193,7 +194,7 @@ def test_the_examples_of_python_run(
 def test_the_examples_of_extending_run(
     run_python: Any, files_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a folder that holds nothing but the page's files."""
+    """They run in a folder with only the pages' files."""
     monkeypatch.chdir(tmp_path)
     pages = [(page, language) for page in EXTENDING for language in ("python", "yaml")]
     for block in itertools.chain.from_iterable(blocks(*page) for page in pages):

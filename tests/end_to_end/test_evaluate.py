@@ -74,7 +74,7 @@ def test_a_trained_run_is_measured_as_during_training(
     assert result["metrics"] == logged
 
 
-def test_thinking_longer_has_a_table_and_a_json(
+def test_longer_thinking_has_a_table_and_a_json(
     own_run: Path, sudoku_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["depth=[3,5]", "breadth=[1,4]", "select=[q,majority]", "global_batch_size=4"]
@@ -108,7 +108,7 @@ def test_thinking_longer_has_a_table_and_a_json(
         (["breadth=2", "perturb=noise", "noise=0.5", "seed=3"], "thinking_breadth2_noise0.5_seed3"),
         (["breadth=[1,8]", "select=majority"], "thinking_breadth1-8_symmetry_majority"),
         (["max_examples=4", "split=train"], "train_first4"),
-        # There is no average.
+        # The run has no average.
         (["weights=last", "arch_overrides.halt_max_steps=7"], "halt_max_steps-7"),
         (["arch_overrides.attention=math", "seed=3"], "attention-math_seed3"),
         (["evaluators=[sudoku]", "halting=q"], "at_halt_evaluators-sudoku"),
@@ -141,7 +141,7 @@ def test_the_result_lies_in_the_run_and_ends_the_output(
     assert f"{exact:.4f} [{low:.4f}, {high:.4f}]" in out
 
 
-def test_mistakes_are_told_before_torch_is_loaded(
+def test_mistakes_are_reported_before_torch_is_loaded(
     own_run: Path, sudoku_data: Path, tasks_data: Path, run_python: Run, tmp_path: Path
 ) -> None:
     cut = tmp_path / "cut"
@@ -182,7 +182,7 @@ assert "torch" not in sys.modules
     assert finished.code == 0, finished.err
 
 
-def test_a_disk_that_refuses_the_outputs_is_a_mistake_in_the_settings(
+def test_unwritable_outputs_are_a_mistake_in_the_settings(
     own_run: Path, run_evaluation: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "result_outputs").write_text("a file where the folder should be")
@@ -192,7 +192,7 @@ def test_a_disk_that_refuses_the_outputs_is_a_mistake_in_the_settings(
 
 
 @pytest.mark.slow
-def test_ranks_together_give_what_one_gives(
+def test_two_ranks_give_the_result_of_one(
     own_run: Path, run_evaluation: Run, run_on_ranks: Run, tmp_path: Path
 ) -> None:
     outputs, halting = "save_outputs=[inputs,preds,logits]", "halting=q"
@@ -266,7 +266,7 @@ class Sure(HaltingRule):
         return outputs["confidence_logits"].mean(-1) > -100
 
 
-def test_of_a_head_of_another_name_the_model_tells_whether_it_halts(
+def test_any_head_with_a_rule_can_halt(
     save_run: Callable[..., Path],
     sudoku_data: Path,
     run_evaluation: Run,

@@ -1,4 +1,4 @@
-"""Evaluators as they are called: in pretrain.py and evaluate.py, on one rank and on two."""
+"""Evaluators in pretrain.py and evaluate.py, on one rank and on two."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ FILES = ("arc_tasks.json", "submission.json")
 
 @pytest.fixture
 def settings(tiny_settings: list[str], arc_data: Path) -> list[str]:
-    """A short run on ARC tasks with an evaluation halfway and one at the end."""
+    """Return settings of a short run on ARC tasks, evaluated halfway and at the end."""
     sizes = ["global_batch_size=6", "epochs=16", "eval_interval=8", "eval_batch_size=6"]
     model = ["lr=1e-3", "arch.puzzle_emb_ndim=32"]
     return [*tiny_settings, f"data_path={arc_data}", "evaluators=[arc]", *sizes, *model]
@@ -45,7 +45,7 @@ def test_arc_is_scored_in_training_and_afterwards(
         assert [pair["votes"] for pairs in votes.values() for pair in pairs] == [4, 4, 4, 4]
     assert run.leftovers() == []
 
-    # The same figures and files from the last checkpoint, by the run's own evaluators.
+    # An evaluation of the last checkpoint gives the same figures and files.
     (tmp_path / "own").mkdir()
     result = run_evaluation(tmp_path / "own" / "result.json", f"checkpoint={run.folder}")
     found = result["evaluators"]["arc"]

@@ -1,4 +1,4 @@
-"""Trained models leave Python by the command line, and answer as an evaluation does."""
+"""An exported model answers as an evaluation of its run does."""
 
 import shutil
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SHORT = ("arch.H_cycles=1", "arch.L_cycles=1", "epochs=8", "eval_interval=null")
 
 
 def exported(capsys: Any, *arguments: object) -> str:
-    """What the command prints."""
+    """Export, and return the output of the command."""
     capsys.readouterr()
     assert exporting.main([str(argument) for argument in arguments]) == 0
     return capsys.readouterr().out
@@ -41,7 +41,7 @@ def answers_to(path: Path, data: Path, num_steps: int, outputs: Sequence[str]) -
     return list(opened(path).run(list(outputs), given))
 
 
-def test_a_run_answers_as_its_evaluation_says(
+def test_an_exported_run_answers_as_its_evaluation(
     run: Any, run_evaluation: Any, sudoku_data: Path, tmp_path: Path, capsys: Any
 ) -> None:
     files = run(*SHORT, "ema=true", "ema_rate=0.9")
@@ -68,7 +68,7 @@ def test_a_run_answers_as_its_evaluation_says(
         names = ["q_halt_logits", "q_continue_logits"]
         answers, *logits = answers_to(output, sudoku_data, 3, ["answers", *names])
         preds = np.load(saved / "all__preds.npy")
-        assert (answers[-1] == preds).mean() > 0.99  # Ties are broken by rounding.
+        assert (answers[-1] == preds).mean() > 0.99  # Rounding breaks ties.
         for name, values in zip(names, logits, strict=True):
             expected = np.load(saved / f"all__{name}.npy")
             np.testing.assert_allclose(values, expected, rtol=0, atol=1e-4)
@@ -92,7 +92,7 @@ def test_without_its_data_a_run_is_tried_with_random_tokens(
 
 
 def test_a_published_checkpoint_gives_the_published_logits(run_python: Any, tmp_path: Path) -> None:
-    """In a process of its own, which prints our lines alone."""
+    """It runs in a process of its own, which prints only our lines."""
     data = f"--data={PARITY / 'data'}"
     finished = run_python("scripts/export.py", PARITY / "checkpoint", "out.onnx", data)
     assert finished.code == 0, finished.err

@@ -28,7 +28,7 @@ Train = Callable[[Sequence[str]], None]
 
 
 def with_loss(name: str, *settings: str) -> list[str]:
-    """Settings with these heads, and with the loss and the architecture that they need."""
+    """Return settings with these heads, and the loss and architecture that they need."""
     if name == "lattice":
         settings = ("arch=lattice", *(each for each in settings if each != "arch.H_layers=1"))
     loss = ["loss=act_softmax"] if name in NEEDS_SOFTMAX else []
@@ -121,7 +121,7 @@ def test_mistakes_are_named(setting: str, told: str) -> None:
         configure("data_path=x", *setting.split())
 
 
-def test_what_can_be_left_out_is() -> None:
+def test_experiment_and_q_may_be_null() -> None:
     assert configure("data_path=x", "experiment=null") == configure("data_path=x")
     assert configure("data_path=x", "arch.heads.q=null").arch.heads.q is None
 
@@ -147,7 +147,7 @@ SAGE |= {"action_accuracy", "pixel_accuracy", "confidence_accuracy", "halt_accur
 
 
 @pytest.mark.slow
-def test_sage_trains_on_mazes_and_is_evaluated_on_what_others_tell(
+def test_sage_trains_on_mazes_and_is_evaluated_without_their_colours(
     train: Train,
     run_evaluation: Callable[..., dict[str, Any]],
     tiny_settings: list[str],
@@ -183,7 +183,7 @@ def test_sage_trains_on_mazes_and_is_evaluated_on_what_others_tell(
 
 
 @pytest.mark.parametrize("name", ["action", "pixel", "sage"])
-def test_training_refuses_what_only_an_evaluation_may_leave_out(
+def test_training_refuses_data_without_a_needed_field(
     name: str, train: Train, tiny_settings: list[str], mazes: Callable[..., Path], tmp_path: Path
 ) -> None:
     data = mazes("maze", "--pixels")

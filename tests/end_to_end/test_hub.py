@@ -1,7 +1,6 @@
-"""Checkpoints on the Hugging Face Hub, against a stand-in of what its client asks for here.
+"""Checkpoints on the Hugging Face Hub, with a stand-in server on this machine.
 
-Downloads go through the real client, which asks a server on this machine; pushes through a client
-that puts the files into the same repositories.
+Downloads use the real client; pushes use a fake client that writes into the same repositories.
 """
 
 import hashlib
@@ -31,7 +30,7 @@ OWNER = f"Bearer {TOKEN}"
 
 @dataclass
 class Repository:
-    """Commits of a repository by oid: files by path; and branches by name."""
+    """A repository: commits by oid (files by path), and branches by name."""
 
     private: bool = False
     gated: bool = False
@@ -39,7 +38,7 @@ class Repository:
     branches: dict[str, str] = field(default_factory=dict)
 
     def commit(self, files: dict[str, bytes], branch: str = "main") -> str:
-        """Add a commit with these files alone; return its oid."""
+        """Add a commit with only these files, and return its oid."""
         said = repr((len(self.commits), sorted(files.items()))).encode()
         oid = hashlib.sha1(said).hexdigest()
         self.commits[oid], self.branches[branch] = files, oid
@@ -47,7 +46,7 @@ class Repository:
 
 
 class Hub:
-    """The stand-in: repositories, and the paths that were asked for."""
+    """The stand-in server: its repositories, and the paths of all requests."""
 
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
@@ -118,7 +117,7 @@ def hub() -> Iterator[Hub]:
 
 @pytest.fixture
 def push(hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., Any]:
-    """Push to the stand-in; returns the exit code, and what was printed."""
+    """Return a function that pushes to the stand-in and returns exit code, output and errors."""
     from huggingface_hub import HfApi
 
     def create_repo(repo: str, *, private: bool | None, exist_ok: bool) -> None:
@@ -131,7 +130,7 @@ def push(hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[...
         branch = options["revision"] or "main"
         return SimpleNamespace(oid=hub.repositories[repo_id].commit(files_of(folder_path), branch))
 
-    api = create_autospec(HfApi, instance=True)  # Which takes what the real client takes.
+    api = create_autospec(HfApi, instance=True)  # It takes only arguments of the real client.
     api.create_repo.side_effect, api.upload_folder.side_effect = create_repo, upload_folder
     api.model_info.side_effect = lambda repo, **_: hub.repositories[repo]
     monkeypatch.setattr("huggingface_hub.HfApi", lambda library_name: api)
@@ -147,7 +146,7 @@ def push(hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[...
 
 @pytest.fixture
 def environment(hub: Hub, tmp_path: Path) -> dict[str, str]:
-    """Of a process that asks the stand-in, which speaks no Xet, and has a cache of its own."""
+    """Return the environment of a process that uses the stand-in and its own cache."""
     own = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": TOKEN}
     own |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": "1"}
     return {**os.environ, **own}
@@ -205,10 +204,10 @@ def test_a_pushed_model_comes_back_and_answers_the_same(
     card = files["README.md"].decode()
     assert card.startswith("---\nlibrary_name: recursive-reasoning\nlicense: apache-2.0\n")
     assert "checkpoint=hf://me/small" in card
-    # Where things lie on this machine is nobody's business.
+    # Paths of this machine are not published.
     assert str(own_run.parent) not in card + files["step_12/state.json"].decode()
 
-    # Another branch has files of its own.
+    # Another branch has its own files.
     code, _, err = push(own_run, "me/small", "--revision", "next", "--license", "mit")
     assert (code, err) == (0, "")
     second = repository.branches["next"]
@@ -227,13 +226,13 @@ def test_a_pushed_model_comes_back_and_answers_the_same(
         results.append(json.loads(output.read_text()))
     assert results[0]["sets"] == results[1]["sets"]
     assert results[1]["checkpoint"] == f"hf://me/small@{oid}"
-    # Without a network from the cache.
+    # Without a network it comes from the cache.
     offline = environment | {"HF_HUB_OFFLINE": "1"}
     finished = run_python("-c", FIND, "hf://me/small", env=offline)
     assert finished.out == f"found hf://me/small@{oid} step_12\n"
 
 
-def test_what_could_be_executed_is_never_fetched(
+def test_executable_files_are_never_fetched(
     hub: Hub,
     environment: dict[str, str],
     own_run: Path,
@@ -287,7 +286,7 @@ def test_published_checkpoints_on_the_hub_work_the_same_way(
         ("down", "the Hub cannot be reached, and the files are not in its cache"),
     ],
 )
-def test_what_is_not_to_be_had_is_said_in_a_line(
+def test_an_unavailable_checkpoint_is_refused_in_one_line(
     hub: Hub,
     environment: dict[str, str],
     own_run: Path,
@@ -309,7 +308,7 @@ def test_what_is_not_to_be_had_is_said_in_a_line(
 
 
 @pytest.mark.slow
-def test_who_may_not_push_is_told_how(
+def test_a_refused_push_says_how_to_log_in(
     hub: Hub, push: Callable[..., Any], own_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.repositories["me/public"] = Repository()

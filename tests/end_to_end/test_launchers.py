@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import yaml
 
 from runtime.errors import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DATA, EXIT_NON_FINITE, EXIT_PREEMPTED
+from tests.conftest import wait_until
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 
@@ -30,7 +30,7 @@ STAND_INS = {
 
 @pytest.fixture
 def job(tmp_path: Path, start_command: Callable[..., Any]) -> Callable[..., Any]:
-    """Start the SLURM script as job 7 on one node with two ranks."""
+    """Return a function that starts the SLURM script as job 7 on one node with two ranks."""
     for name, body in STAND_INS.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
         (tmp_path / name).chmod(0o755)
@@ -93,13 +93,6 @@ def test_a_slurm_job_preempted_before_its_ranks_start_is_requeued(
     os.kill(pid, signal.SIGTERM)
     ended(process, EXIT_PREEMPTED)
     assert (tmp_path / "requests").read_text() == "requeue 7\n"
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def handles_sigterm(pid: int) -> bool:

@@ -77,7 +77,7 @@ def test_mazes_of_four_rows_are_no_sudokus(
 
 
 @pytest.mark.slow
-def test_an_exported_model_says_its_kind(
+def test_an_exported_model_names_its_kind(
     kind: str, four_by_four: Path, run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(f"data_path={four_by_four}", "arch.H_cycles=1", "arch.L_cycles=1", "epochs=4")

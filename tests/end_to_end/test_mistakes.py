@@ -22,7 +22,7 @@ SECONDS = 15.0
 
 
 def assert_one_line(finished: Any, code: int, *parts: str) -> None:
-    """Require the exit code, and one line that holds all `parts`."""
+    """Require the exit code, and one line that contains all `parts`."""
     assert finished.code == code, finished.err
     assert len(finished.err_lines) == 1, finished.err
     assert "Traceback" not in finished.err
@@ -110,7 +110,7 @@ def test_checkpoints_without_settings(run_python: Any, tmp_path: Path, sudoku_da
         ("evaluate.py checkpoint=nowhere", 4, "nowhere: no such checkpoint"),
     ],
 )
-def test_every_worker_answers(
+def test_every_worker_reports_the_mistake(
     run_python: Any, sudoku_data: Path, command: str, code: int, line: str
 ) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -1,4 +1,4 @@
-"""A wheel holds every module, and the configuration that they compose."""
+"""A wheel contains every module and the configuration."""
 
 import tomllib
 from pathlib import Path

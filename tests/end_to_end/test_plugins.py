@@ -66,7 +66,7 @@ def test_registered_names_are_choices_with_their_defaults(run_python: Any) -> No
 
 
 def refusal(run_python: Any, *arguments: str) -> str:
-    """Return the one line with which a command is refused."""
+    """Run a command that is refused, and return its one line."""
     finished = run_python("pretrain.py", *arguments)
     assert (finished.code, finished.out, finished.err.count("\n")) == (2, "", 1), finished.err
     return finished.err
@@ -86,7 +86,7 @@ def refusal(run_python: Any, *arguments: str) -> str:
         ("plugins=[1]", "plugins=[1]: expected a list of modules"),
     ],
 )
-def test_mistakes_are_answered_as_those_in_our_settings(
+def test_mistakes_are_refused_as_in_our_own_settings(
     settings: str, said: str, run_python: Any
 ) -> None:
     assert said in refusal(run_python, *settings.split())
@@ -109,7 +109,7 @@ def test_a_plugin_that_fails_is_named(content: str, said: str, run_python: Any) 
     assert said in refusal(run_python, ON)
 
 
-def test_plugins_that_are_named_too_late_are_refused(run_python: Any) -> None:
+def test_plugins_in_a_nested_file_are_refused(run_python: Any) -> None:
     Path("own/experiment").mkdir(parents=True)
     Path("own/experiment/late.yaml").write_text("# @package _global_\nplugins: [my_parts]\n")
     Path("own/experiment/wide.yaml").write_text("# @package _global_\ndefaults: [late]\n")

@@ -24,11 +24,11 @@ from training.optim.groups import lr_factor
 from training.tracking import WandbLog
 from training.trainer import Trainer
 
-# What a run writes
+# Records
 
 
 def test_every_step_has_a_record(run: Any) -> None:
-    # 16 steps in blocks of 5: the last one is not full.
+    # 16 steps in blocks of 5: the last block is not full.
     records = run("log_interval=5", "arch.halt_exploration_prob=0.5").train_records
     assert [record["step"] for record in records] == list(range(1, 17))
     names = ["lr", "lr/all", "grad_norm/all", "count", "lm_loss", "q_halt_loss", "q_continue_loss"]
@@ -122,7 +122,7 @@ def test_settings_and_outputs_of_evaluations_are_saved(run: Any) -> None:
     assert (saved.lr, saved.run_name, saved.arch.puzzle_emb_ndim) == (1e-2, "run", 32)
 
 
-def test_a_run_says_where_its_folder_lies(
+def test_a_run_prints_its_folder(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -149,7 +149,7 @@ def test_exploration_draws_anew_at_every_step(run: Any, monkeypatch: pytest.Monk
     assert len(set(map(tuple, used))) > 8
 
 
-# What a run keeps
+# Checkpoints
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_best_evaluations_are_kept(run: Any, monkeypatch: pytest.MonkeyPatch
     assert files.state(16)["best_score"] == 0.9
 
 
-# Where a run starts
+# Starts
 
 
 def test_start_weights_are_trained_on_and_not_needed_again(run: Any, tmp_path: Path) -> None:
@@ -219,7 +219,9 @@ def test_architectures_and_optimizers_train(run: Any, settings: list[str]) -> No
         ("arch.forward_dtype=float16", "arch.forward_dtype=float16"),
     ],
 )
-def test_what_this_machine_cannot_do_is_said(run: Any, setting: str, message: str) -> None:
+def test_settings_that_this_machine_cannot_run_are_refused(
+    run: Any, setting: str, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         run(setting)
 
@@ -301,7 +303,7 @@ def test_nothing_is_updated_from_what_is_not_finite(
     assert run(*own).steps[-1] > 7
 
 
-# Other logs beside it
+# Other loggers
 
 
 def test_a_resumed_run_goes_on_in_the_same_wandb_run(

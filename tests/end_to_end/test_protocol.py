@@ -36,13 +36,21 @@ def kill_when(process: Any, said: str) -> str:
     return text
 
 
+def scores(run_python: Any, folder: Path, *settings: str) -> dict[str, Any]:
+    """Run the protocol in a folder, and return the content of its file."""
+    command = ("scripts/protocol.py", f"folder={folder}", *settings)
+    finished = run_python(*command, env=HERE, timeout=300)
+    assert finished.code == 0, finished.err
+    return without_hours(folder)
+
+
 def without_hours(folder: Path) -> dict[str, Any]:
     content = json.loads((folder / "protocol.json").read_bytes())
     assert content["hours"]["train"] > 0
     return {key: value for key, value in content.items() if key not in ("hours", "name")}
 
 
-def test_killed_and_started_again_it_ends_in_the_same_figures(
+def test_a_killed_protocol_ends_in_the_same_figures(
     start: Callable[..., Any], run_python: Any, settings: list[str], files_of: Any, tmp_path: Path
 ) -> None:
     data = tmp_path / "sudoku"
@@ -77,17 +85,15 @@ def test_killed_and_started_again_it_ends_in_the_same_figures(
     assert re.search(r"\| \d+\.\d\d ± \d+\.\d\d \| [\d,]+ \| 30 training puzzles; 2 seeds; ", row)
 
 
-def test_mazes_have_a_lenient_score_beside(
+def test_mazes_have_a_lenient_score_too(
     run_python: Any, settings: list[str], tmp_path: Path
 ) -> None:
-    data, folder = tmp_path / "mazes", tmp_path / "scores"
+    data = tmp_path / "mazes"
     flags = "--source=generate --size=4 --min-length=3 --subsample-size=16 --test-size=8"
     selected = (*flags.split(), "--selection-size=4", f"--output-dir={data}")
     assert build_maze_dataset.main(selected) == 0
-    own = (f"folder={folder}", f"data_path={data}", "evaluators=[maze]", "seed=0")
-    finished = run_python("scripts/protocol.py", *own, *settings, env=HERE, timeout=300)
-    assert finished.code == 0, finished.err
-    content = without_hours(folder)
+    own = (f"data_path={data}", "evaluators=[maze]", "seed=0")
+    content = scores(run_python, tmp_path / "scores", *own, *settings)
     assert content["scores"].keys() == {"exact", "any shortest path"}
     lenient, exact = (content["scores"][name]["mean"] for name in ("any shortest path", "exact"))
     assert lenient >= exact
@@ -98,11 +104,9 @@ def test_arc_tasks_are_scored_by_votes_on_the_last_checkpoint(
     run_python: Any, settings: list[str], arc_data: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "scores"
-    own = (f"folder={folder}", f"data_path={arc_data}", "evaluators=[arc]", "seed=0")
+    own = (f"data_path={arc_data}", "evaluators=[arc]", "seed=0")
     more = ("selection=last", "global_batch_size=6")
-    finished = run_python("scripts/protocol.py", *settings, *own, *more, env=HERE, timeout=300)
-    assert finished.code == 0, finished.err
-    content = without_hours(folder)
+    content = scores(run_python, folder, *settings, *own, *more)
     assert content["scores"].keys() == {"pass@1", "pass@2"}
     steps = [int(path.name[5:]) for path in (folder / "train" / "run").glob("step_*")]
     assert content["seeds"][0]["step"] == max(steps)

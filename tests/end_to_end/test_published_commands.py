@@ -20,19 +20,9 @@ pytestmark = [
     pytest.mark.skipif("PUZZLE_DATA_DIR" not in os.environ, reason="PUZZLE_DATA_DIR is not set"),
 ]
 
-SMALLER = (
-    "compile=false",
-    "global_batch_size=16",
-    "arch.hidden_size=64",
-    "arch.num_heads=2",
-    "lr=1e-3",
-    "lr_warmup_steps=5",
-    "eval_max_examples=32",
-    "checkpoint_interval=20",
-    "num_threads=1",
-    "device=cpu",
-    "logger=jsonl",
-)
+SMALLER = """compile=false global_batch_size=16 arch.hidden_size=64 arch.num_heads=2 lr=1e-3
+    lr_warmup_steps=5 eval_max_examples=32 checkpoint_interval=20 num_threads=1 device=cpu
+    logger=jsonl"""
 HRM = (
     "epochs=20000 eval_interval=2000 lr=1e-4 puzzle_emb_lr=1e-4 weight_decay=1.0 "
     "puzzle_emb_weight_decay=1.0"
@@ -80,7 +70,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_published_command_trains_and_resumes(
     name: str, built: Path, train: Any, files_of: Any, tmp_path: Path
 ) -> None:
-    command = [*COMMANDS[name].replace("DATA", str(built)).split(), *SMALLER]
+    command = f"{COMMANDS[name]} {SMALLER}".replace("DATA", str(built)).split()
     for folder, stop in (("run", 25), ("run", 30), ("whole", 30)):
         train([*command, f"checkpoint_path={tmp_path / folder}", f"max_steps={stop}"])
     files = files_of(tmp_path / "run")

@@ -15,8 +15,6 @@ from training.checkpoint.tensors import load_tensors
 PUBLISHED = Path(__file__).resolve().parent.parent / "parity" / "published_format"
 
 LOSSES, FINAL_WEIGHTS = 5e-5, 1e-4
-
-
 EXPECTED = json.loads((PUBLISHED / "expected_train.json").read_text())
 
 
@@ -51,13 +49,14 @@ def test_the_published_losses_step_by_step(
         for name in ("lm_loss", "q_halt_loss", "q_continue_loss"):
             assert record[f"train/{name}"] == pytest.approx(row[name], abs=LOSSES), row["step"]
         assert record["train/lr"] == pytest.approx(row["lr"], rel=1e-12)
-        assert record["train/count"] == row["count"]
+        assert record["train/count"] == row["count"] == row["halted"]
         counted = {"accuracy", "exact_accuracy", "q_halt_accuracy", "steps"}
         assert {name for name in counted if f"train/{name}" in record} == (
             counted if row["count"] else set()
         )
         if row["count"]:
             assert record["train/exact_accuracy"] == row["exact"]
+            assert record["train/steps"] == row["carry_steps"]
     final = load_tensors(run.folder / f"step_{len(trace)}" / "model.safetensors")
     with np.load(PUBLISHED / "expected_final.npz") as expected:
         assert final.keys() == expected.keys()
@@ -66,7 +65,7 @@ def test_the_published_losses_step_by_step(
             assert difference <= FINAL_WEIGHTS, name
 
 
-def test_an_average_is_what_is_evaluated_and_kept_beside_the_weights(
+def test_an_average_is_evaluated_and_saved_beside_the_weights(
     run: Any, run_evaluation: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     files = run("ema=true", "ema_rate=0.8", "epochs=4")
@@ -87,7 +86,7 @@ def test_an_average_is_what_is_evaluated_and_kept_beside_the_weights(
     assert figures["last"]["lm_loss"] != figures["averaged"]["lm_loss"]
 
 
-def test_frozen_weights_leave_the_puzzle_embedding_to_learn(run: Any, tasks_data: Path) -> None:
+def test_with_frozen_weights_the_puzzle_embedding_learns(run: Any, tasks_data: Path) -> None:
     common = [f"data_path={tasks_data}", "puzzle_emb_lr=0.1"]
     start = run(*common, "max_steps=1", name="start").folder
     files = run(*common, f"load_checkpoint={start}", "freeze_weights=true")

@@ -1,5 +1,5 @@
-"""The page in a browser: it draws its figures without a network, obeys light and dark, sorts by the
-keyboard, and takes no name for code.
+"""The report in a browser: it draws its figures without a network, follows light and dark mode,
+sorts by the keyboard, and never runs a name as code.
 """
 
 import json
@@ -20,7 +20,7 @@ HOSTILE = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"
 
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Open a page from the disk, without a network, and wait until its script is done."""
+    """Yield a function that opens a page from the disk, offline, and waits for its script."""
 
     def open_page(path: Path, scheme: str = "light", width: int = 1200) -> Any:
         browser.execute_cdp_cmd("Network.enable", {})
@@ -55,7 +55,7 @@ def wait_until(browser: Any, holds: str) -> None:
 
 
 def errors(browser: Any) -> list[str]:
-    """What the browser complained of, but for its drawing in software."""
+    """Return the browser's error messages, except those about drawing in software."""
     logged = [entry["message"] for entry in browser.get_log("browser")]
     return [message for message in logged if "WebGL" not in message and "GL Driver" not in message]
 
@@ -96,7 +96,7 @@ def test_a_telephone_scrolls_in_one_direction(opened: Any, make_sweep: Any) -> N
     for folder in (sweep, run):
         page = opened(write_report([folder])[0], width=390)
         assert not page.execute_script("return document.documentElement.scrollWidth > innerWidth")
-        # The first share of each table is seen without scrolling.
+        # The first share of each table is visible without scrolling.
         shares = page.execute_script(
             "return [...document.querySelectorAll('.scroll tbody tr:first-child')]"
             ".map((row) => [...row.cells].find((cell) => cell.textContent.includes('%')))"
@@ -112,7 +112,7 @@ BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
 LINE = "return getComputedStyle(document.querySelector('#plot-0 .scatterlayer .js-line')).stroke"
 
 
-def test_dark_and_light_also_when_it_changes(opened: Any, make_run_folder: Any) -> None:
+def test_the_page_follows_a_change_of_light_and_dark(opened: Any, make_run_folder: Any) -> None:
     path, _ = write_report([make_run_folder()])
     page = opened(path, "dark")
     dark, dark_line = page.execute_script(BACKGROUND), page.execute_script(LINE)

@@ -1,4 +1,4 @@
-"""A run writes its page, and an evaluation what the page shows of single puzzles."""
+"""The report page of a run, and an evaluation's records of single puzzles."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ def table_of(path: Path) -> list[dict[str, str]]:
 # A run
 
 
-def test_warnings_stand_at_their_steps_and_resume_keeps_them(
+def test_warnings_have_their_steps_and_survive_a_resume(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("training.diagnostics.PATIENCE_STEPS", 0)
@@ -35,10 +35,10 @@ def test_warnings_stand_at_their_steps_and_resume_keeps_them(
         seconds.append(parts.state(step)["seconds"])
     assert parts.records == whole.records
     told = {r["step"]: r["diagnose/warnings"] for r in whole.records if "diagnose/warnings" in r}
-    # After the warm-up of 3 steps, at the third diagnosis in a row.
+    # The third diagnosis in a row after the warm-up of 3 steps.
     assert list(told) == [6]
     assert "after step 6 the token logits range from" in told[6][-1]
-    assert seconds == sorted(set(seconds))  # The time of all starts counts.
+    assert seconds == sorted(set(seconds))  # The times of all starts are summed.
 
 
 # An evaluation
@@ -46,7 +46,7 @@ def test_warnings_stand_at_their_steps_and_resume_keeps_them(
 
 @pytest.fixture
 def trained(run: Callable[..., Any]) -> Path:
-    """A run that solves some of its puzzles and says how sure it is of each cell."""
+    """Train a run that solves some of its puzzles and has a confidence for each cell."""
     return run(*LEARNS, "heads=confidence").folder
 
 
@@ -54,7 +54,7 @@ def trained(run: Callable[..., Any]) -> Path:
 def test_records_agree_with_the_figures_on_any_number_of_ranks(
     trained: Path, run_evaluation: Any, run_on_ranks: Any, tmp_path: Path
 ) -> None:
-    common = (f"checkpoint={trained}", "split=train")  # Some of them are learnt by heart.
+    common = (f"checkpoint={trained}", "split=train")  # Some puzzles are learnt by heart.
     settings = [*common, "save_records=true", "global_batch_size=8"]
     result = run_evaluation(tmp_path / "one.json", *settings)
     lines = table_of(tmp_path / "one_records.csv")
@@ -90,7 +90,7 @@ def test_records_agree_with_the_figures_on_any_number_of_ranks(
     assert wrong <= failed
     assert len(of_set["failures"]["surest"]) == min(12, len(failed))
 
-    # Two ranks, with the padding of the last batch elsewhere.
+    # Two ranks, with other padding in the last batch.
     two = [*settings[:3], "global_batch_size=6", f"output={tmp_path / 'two.json'}"]
     run_on_ranks(2, "evaluate.py", *two, "device=cpu", "num_threads=1")
     again = json.loads((tmp_path / "two_records.json").read_bytes())
@@ -106,7 +106,7 @@ def test_records_agree_with_the_figures_on_any_number_of_ranks(
     ]
 
 
-def test_the_page_shows_what_an_evaluation_has_kept(
+def test_the_page_shows_the_records_of_an_evaluation(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("plotly", reason="plotly is not installed (pip install '.[pictures]')")

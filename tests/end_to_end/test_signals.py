@@ -14,24 +14,6 @@ from training import stop_signals
 from training.config.entry_point import run_entry_point
 from training.config.schema import TrainConfig
 from training.tracking import Tracker
-from training.trainer import Trainer
-
-
-@pytest.fixture
-def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Send signals to this process in the middle of a training step."""
-    train_step = Trainer._train_step
-
-    def arm(step: int, *numbers: signal.Signals) -> None:
-        def interrupted(trainer: Trainer, batch: Any) -> None:
-            if trainer.progress.step + 1 == step:
-                for number in numbers:
-                    os.kill(os.getpid(), number)
-            train_step(trainer, batch)
-
-        monkeypatch.setattr(Trainer, "_train_step", interrupted)
-
-    return arm
 
 
 @pytest.mark.parametrize(

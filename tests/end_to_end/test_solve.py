@@ -1,4 +1,4 @@
-"""scripts/solve.py on mazes and ARC tasks, and the pictures that it writes."""
+"""scripts/solve.py on mazes and ARC tasks, and its moving pictures."""
 
 import json
 from pathlib import Path

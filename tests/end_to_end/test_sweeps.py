@@ -70,7 +70,7 @@ def test_a_mistake_starts_nothing(
     assert not (tmp_path / "sweeps").exists()
 
 
-def test_ranks_belong_to_the_launcher(start_ranks: Any, tiny_settings: list[str]) -> None:
+def test_a_sweep_under_torchrun_is_refused(start_ranks: Any, tiny_settings: list[str]) -> None:
     (process,) = start_ranks(("pretrain.py", "-m", *tiny_settings, "lr=1,2"))
     assert process.wait(timeout=60) == 2
     assert "run it without torchrun; hydra.launcher.ranks=N" in process.communicate()[1]

@@ -1,4 +1,4 @@
-"""Every attention kernel that is installed gives the values and gradients of the plain products."""
+"""Every installed attention kernel gives the values and gradients of the plain products."""
 
 from typing import get_args
 
@@ -11,8 +11,7 @@ from runtime.errors import ConfigError
 
 pytestmark = pytest.mark.gpu
 
-# Relative errors: thirty-two roundings of float32, which kernels take apart in ways of their own,
-# and eight of bfloat16.
+# Relative errors: 32 roundings of float32 (kernels sum in different orders), 8 of bfloat16.
 BOUNDS = {torch.float32: 2**-19, torch.bfloat16: 2**-6}
 
 
@@ -26,7 +25,7 @@ def backend(request: pytest.FixtureRequest, gpu: str) -> str:
 
 
 def inputs(positions: int, dtype: torch.dtype, device: str) -> list[torch.Tensor]:
-    """Queries, keys, values and a gradient for the output, drawn anew at each call."""
+    """Draw queries, keys, values and a gradient for the output."""
     shape = (8, positions, 8, 64) if device == "cuda" else (1, positions, 1, 64)
     return [torch.randn(shape, device=device).to(dtype) for _ in range(4)]
 
@@ -38,12 +37,12 @@ def with_gradients(tensors: list[torch.Tensor], backend: str) -> list[torch.Tens
     return [out.detach(), *torch.autograd.grad(out, leaves, incoming)]
 
 
-# Positions of Sudoku with one and with 16 of puzzle embedding, and of ARC.
+# Sudoku with 1 and with 16 positions of puzzle embedding, and ARC.
 @pytest.mark.parametrize("positions", [82, 97, 901])
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 def test_values_and_gradients(backend: str, gpu: str, positions: int, dtype: torch.dtype) -> None:
     if dtype == torch.float32 and backend not in ("auto", "math"):
-        pytest.skip("kernels asked for by name are for bfloat16")
+        pytest.skip("this kernel supports only bfloat16")
     given = inputs(positions, dtype, gpu)
     plain = with_gradients([x.double().cpu() for x in given], "math")
     for name, own, other in zip("oqkv", with_gradients(given, backend), plain, strict=True):
@@ -53,7 +52,7 @@ def test_values_and_gradients(backend: str, gpu: str, positions: int, dtype: tor
 
 
 @pytest.mark.parametrize("positions", [82, 901])
-def test_the_kernel_of_runs_gives_equal_bits(gpu: str, positions: int) -> None:
+def test_the_default_kernel_gives_equal_bits(gpu: str, positions: int) -> None:
     given = inputs(positions, torch.bfloat16, gpu)
     first, *others = (with_gradients(given, "auto") for _ in range(5))
     for again in others:

@@ -1,8 +1,6 @@
 """Training on a GPU keeps its promises: equal bits, exact resume, NCCL, stops and refusals."""
 
-import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import pytest
 
 from runtime import device
 from runtime.errors import NonFiniteError, Preempted
-from training.trainer import Trainer
 
 pytestmark = pytest.mark.gpu
 
@@ -27,7 +24,7 @@ VARIANTS = {
 
 @pytest.fixture(autouse=True)
 def _bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Slow without the hardware for it, but the same.
+    # Without the hardware for it the CPU is slow, but gives the same bits.
     monkeypatch.setattr(device, "cpu_has_bfloat16", lambda: True)
 
 
@@ -47,7 +44,7 @@ def test_twice_and_in_two_parts_give_the_same_bits(run: Any, settings: list[str]
 
 
 @pytest.mark.parametrize("reduction", ["fast", "exact"])
-def test_one_rank_of_a_group_gives_the_bits_of_none(
+def test_a_group_of_one_rank_gives_the_bits_of_a_single_process(
     run: Any,
     tiny_settings: list[str],
     start_ranks: Any,
@@ -80,30 +77,14 @@ def test_a_number_that_is_not_finite_stops_before_it_is_saved(
     assert files_of(tmp_path / "broken").steps == []
 
 
-@pytest.fixture
-def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Send SIGTERM to this process in the middle of a training step."""
-    train_step = Trainer._train_step
-
-    def arm(step: int) -> None:
-        def interrupted(trainer: Trainer, batch: Any) -> None:
-            if trainer.progress.step + 1 == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-            train_step(trainer, batch)
-
-        monkeypatch.setattr(Trainer, "_train_step", interrupted)
-
-    return arm
-
-
 def test_a_signal_saves_and_the_run_goes_on_to_the_same_bits(
-    run: Any, files_of: Any, tmp_path: Path, signal_at: Callable[[int], None]
+    run: Any, files_of: Any, tmp_path: Path, signal_at: Any
 ) -> None:
     whole = run(name="whole")
-    signal_at(6)
+    signal_at(6, signal.SIGTERM)
     with pytest.raises(Preempted, match="the same command resumes the run"):
         run(name="stopped")
-    # The host learns of it at most two steps later, when the device has made them.
+    # The host notices at most two steps later, when the device has made them.
     assert files_of(tmp_path / "stopped").steps[-1] in (6, 7, 8)
     signal_at(0)
     assert run(name="stopped").digest() == whole.digest()

@@ -44,7 +44,7 @@ EXACT_METRICS = ("count", "exact_accuracy", "q_halt_accuracy", "steps")
 
 @dataclass(frozen=True)
 class Trace:
-    """A recorded run: its configuration and its arrays by key; where to replay it."""
+    """A recorded run: its configuration, its arrays by key, and the device for its replay."""
 
     name: str
     spec: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Trace:
     device: torch.device
 
     def under(self, prefix: str) -> dict[str, torch.Tensor]:
-        """The arrays below `prefix` on the device, by the rest of their keys."""
+        """Return the arrays below `prefix` on the device, by the rest of their keys."""
         return {
             key.removeprefix(prefix): torch.from_numpy(self.arrays[key]).to(self.device)
             for key in self.arrays
@@ -60,7 +60,7 @@ class Trace:
         }
 
     def num_steps(self, part: str) -> int:
-        """The number of steps recorded under `part` (eval or train)."""
+        """Return the number of steps recorded under `part` (eval or train)."""
         steps = {key.split("/")[1] for key in self.arrays if key.startswith(f"{part}/step")}
         return len(steps)
 
@@ -94,7 +94,7 @@ def trace(request: pytest.FixtureRequest, device: torch.device) -> Trace:
     assert name is not None, f"{FOLDER} holds no trace"
     spec = json.loads((FOLDER / f"{name}.json").read_text())
     if spec["arch"] not in SCHEMAS:
-        pytest.skip(f"arch {spec['arch']} is not there yet")
+        pytest.skip(f"arch {spec['arch']} is not implemented yet")
     with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as arrays:
         return Trace(name, spec, dict(arrays), device)
 
@@ -222,7 +222,7 @@ def no_exploration(trace: Trace, step: int) -> Drawn:
 
 
 def leaves_of(model: ACTLossHead) -> dict[str, torch.Tensor]:
-    """The tensors that get a gradient, by their key in a trace."""
+    """Return the tensors that get a gradient, by their key in a trace."""
     leaves: dict[str, torch.Tensor] = dict(model.named_parameters())
     if model.puzzle_embedding is not None:
         leaves["model.inner.puzzle_emb.local_weights"] = model.puzzle_embedding.local_weights

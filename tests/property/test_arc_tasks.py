@@ -52,7 +52,7 @@ def test_another_value_is_read_or_refused(
     except DatasetError as error:
         told = str(error)
     assert re.fullmatch(r"a\.json: task a: [^\n]*", told)
-    # As text: 1 == True == 1.0. Keys may stand in any order.
+    # Compared as text, because 1 == True == 1.0; keys may have another order.
     assert json.dumps(found, sort_keys=True) == json.dumps(content, sort_keys=True)
 
 

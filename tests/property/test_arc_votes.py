@@ -41,7 +41,7 @@ ROWS = st.lists(
 
 
 def canvas(grid: np.ndarray) -> np.ndarray:
-    """A canvas of 3 x 3 cells."""
+    """Return the grid on a canvas of 3 x 3 cells."""
     tokens = np.ones((3, 3), np.uint8)
     tokens[: grid.shape[0], : grid.shape[1]] = grid + 2
     return tokens.reshape(-1)

@@ -91,7 +91,7 @@ def test_a_changed_byte_of_gzip_is_harmless_or_refused(kind: PuzzleBuild, good: 
     zipped = bytearray(gzip.compress(plain, mtime=0))
     zipped[data.draw(st.integers(0, len(zipped) - 1))] ^= data.draw(st.integers(1, 255))
     puzzles = read(kind, bytes(zipped), "train.csv.gz")
-    if puzzles is not None:  # a byte of the header that does not matter
+    if puzzles is not None:  # The byte was one that gzip ignores.
         expected = read(kind, plain)
         assert expected is not None
         for found, right in zip(puzzles, expected, strict=True):

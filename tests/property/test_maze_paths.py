@@ -11,7 +11,7 @@ from dataset.maze.rules import FREE, GOAL, PATH, START, WALL, check_paths, solve
 
 @st.composite
 def mazes(draw: st.DrawFn) -> np.ndarray:
-    """A maze, uint8 [1, cells], of 2 x 2 to 6 x 6."""
+    """Draw a maze of 2 x 2 to 6 x 6, uint8 [1, cells]."""
     cells = draw(st.integers(2, 6)) ** 2
     maze = np.array(draw(st.lists(st.sampled_from([WALL, FREE]), min_size=cells, max_size=cells)))
     ends = draw(st.lists(st.integers(0, cells - 1), min_size=2, max_size=2, unique=True))
@@ -49,7 +49,7 @@ def is_path(maze: np.ndarray, drawing: np.ndarray) -> bool:
 
 @settings(deadline=None)
 @given(mazes(), st.data())
-def test_what_is_valid_is_a_path_by_definition(maze: np.ndarray, data: st.DataObject):
+def test_valid_drawings_are_paths_by_definition(maze: np.ndarray, data: st.DataObject):
     labels, _ = solve(maze)
     drawing = labels.copy() if data.draw(st.booleans()) else maze.copy()
     free = np.flatnonzero(maze[0] == FREE).tolist()

@@ -38,7 +38,7 @@ def in_memory(*sets: Groups) -> PuzzleDataset:
     return dataset
 
 
-# The twin: one group after the other, one word after the other, in Python integers.
+# The twin goes group by group and word by word, with Python's integers.
 
 
 def words_of(seed: int, iteration: int, set_number: int, stream: int) -> Iterator[int]:
@@ -140,7 +140,7 @@ def test_draws_are_uniform():
     assert_uniform(np.unique(orders, return_counts=True)[1])
     assert len(np.unique(orders)) == 120
     assert_uniform(np.bincount(rows.ravel()))
-    # The puzzle does not depend on the place, nor on the puzzle of the epoch before.
+    # The puzzle depends neither on the place nor on the puzzle of the previous epoch.
     assert_uniform(np.bincount((np.arange(5) * 3 + rows % 3).ravel()))
     of_group = np.take_along_axis(rows % 3, np.argsort(rows // 3, axis=1), axis=1)
     assert_uniform(np.bincount((of_group[1:] * 3 + of_group[:-1]).ravel()))

@@ -1,4 +1,4 @@
-"""The solver against exhaustive search over all 4x4 grids."""
+"""The solver, compared with an exhaustive search over all 4x4 grids."""
 
 from functools import cache
 from itertools import permutations

@@ -25,8 +25,9 @@ def _task(rng: np.random.Generator, num_train: int, num_test: int) -> dict[str, 
 
 @pytest.fixture(scope="session")
 def arc_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five random tasks in the folders training, evaluation and Concept; `b` fills the canvas, and
-    `e`, which is for evaluation, has two test pairs. Not to be changed.
+    """Return the folder of five random tasks, to be copied before a change.
+
+    They lie in training, evaluation and Concept. `b` fills the canvas; `e` has two test pairs.
     """
     rng = np.random.default_rng(0)
     tasks = {
@@ -47,19 +48,19 @@ def arc_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def arc_folder(arc_tasks: Path, tmp_path: Path) -> Path:
-    """A copy of `arc_tasks`."""
+    """Return a copy of `arc_tasks`."""
     return shutil.copytree(arc_tasks, tmp_path / "tasks")
 
 
 @pytest.fixture(scope="session")
 def lazy_arc(arc_tasks: Path) -> Path:
-    """`arc_tasks` with 6 augmentations, 35 puzzles in all, built lazily. Not to be changed."""
+    """Return a lazy set of `arc_tasks` with 6 augmentations (35 puzzles); do not change it."""
     return _built(arc_tasks, "lazy")
 
 
 @pytest.fixture(scope="session")
 def materialized_arc(arc_tasks: Path) -> Path:
-    """The same in the published format."""
+    """Return the same set in the published format."""
     return _built(arc_tasks, "materialized", "--materialize")
 
 
@@ -74,8 +75,9 @@ def _built(tasks: Path, name: str, *flags: str) -> Path:
 
 @pytest.fixture(params=[1, 2, 3, 4])
 def failing_flush(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The number of the write that finds the disk full, of two files; the later ones are those of
-    the moment before each replaces what was there.
+    """Make one of the four flushes of two files find a full disk, and return its number.
+
+    Flushes 3 and 4 come just before the files replace older ones.
     """
     left, flush = [request.param], files.flush
 

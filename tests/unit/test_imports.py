@@ -25,7 +25,6 @@ ON_DISK = (
     "dataset.dihedral",
     "dataset.format.files",
     "dataset.format.schema",
-    "dataset.format.schema",
     "dataset.format.reading",
     "dataset.format.writing",
 )
@@ -124,7 +123,7 @@ def test_modules_import_only_what_they_may() -> None:
         assert {other for other in of_ours if not is_within(other, allowed)} == set(), name
 
 
-def test_modules_need_only_the_packages_that_they_may() -> None:
+def test_modules_import_only_allowed_packages() -> None:
     for name in MODULES:
         roots = {other.partition(".")[0] for other in imports(name)} - sys.stdlib_module_names
         if is_within(name, ("models",)):
@@ -138,7 +137,7 @@ def test_modules_need_only_the_packages_that_they_may() -> None:
             assert "torch.distributed." not in MODULES[name].read_text(), name
 
 
-def test_the_core_names_no_app_in_a_string_either() -> None:
+def test_the_core_names_no_app_in_a_string() -> None:
     for name in within(*CORE_PACKAGES, "puzzle_dataset"):
         nodes = ast.walk(tree_of(name))
         texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
@@ -158,7 +157,7 @@ MODEL_PARTS += tuple(
     if path.stem not in ("auxiliary", "base", "build", "config", "q", "schemas")
 )
 MODEL_PARTS += ("models.techniques",)
-# What knows a part all the same: the published format.
+# The published format may name parts.
 KNOWS_A_PART = ("training.checkpoint.published",)
 
 
@@ -217,7 +216,7 @@ def test_the_core_names_no_kind_technique_app_or_optional_head(name: str) -> Non
     assert bool({*KINDS} & in_code) == (name in NAMES_A_KIND)
 
 
-def test_packages_import_nothing() -> None:
+def test_init_files_import_nothing() -> None:
     packages = [name for name in MODULES if name.endswith(".__init__")]
     assert len(packages) >= len(CORE_PACKAGES)
     assert [name for name in packages if imports(name)] == ["dataset.kinds.__init__"]

@@ -43,7 +43,7 @@ def rgb_of(inputs: np.ndarray) -> np.ndarray:
     return inputs[..., None] * np.array([1, 10, 28])
 
 
-def test_only_what_is_asked_for_is_read(tmp_path: Path):
+def test_only_the_asked_fields_are_read(tmp_path: Path):
     folder = write(tmp_path)
     twice = ["rgb", "moves", "rgb"]
     for asked, found in (([], ()), (["rgb"], ("rgb",)), (twice, ("rgb", "moves"))):
@@ -68,7 +68,7 @@ def test_folders_share_the_fields_that_all_declare_alike(tmp_path: Path):
             assert batch.fields["rgb"].shape == (3, 6, 3)
 
 
-def test_folders_that_disagree_about_what_is_asked_for_are_refused(tmp_path: Path):
+def test_folders_that_disagree_about_an_asked_field_are_refused(tmp_path: Path):
     one = write(tmp_path / "one")
     two = write(tmp_path / "two", {"rgb": FIELDS["rgb"]})
     three = write(tmp_path / "three", {"moves": LabelField(6)})

@@ -1,4 +1,4 @@
-"""Batches of lazy ARC sets: shifted in training, the same on every rank, never in evaluation."""
+"""Batches of lazy ARC sets: shifted in training (alike on all ranks), never in evaluation."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_one_example_of_each_puzzle_is_never_shifted(train_set: PuzzleDataset):
     assert (by_puzzle[:-7] == 1).all()
 
 
-def test_any_batch_can_be_had_alone(train_set: PuzzleDataset):
+def test_a_batch_depends_only_on_its_position(train_set: PuzzleDataset):
     batches = batches_of(train_set)
     in_turn = dict(batches.iterate(2))
     for position in (0, 5, len(in_turn) - 1):

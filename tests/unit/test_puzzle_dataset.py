@@ -82,7 +82,7 @@ def batches_of(dataset: PuzzleDataset, **options) -> TrainBatches:
     return TrainBatches(dataset, **settings)
 
 
-def test_batches_hold_what_the_rows_hold(dataset: PuzzleDataset):
+def test_batches_contain_the_rows(dataset: PuzzleDataset):
     arrays = dataset.sets["all"]
     steps = 0
     for position, batch in batches_of(dataset).iterate(0):
@@ -183,7 +183,7 @@ def test_evaluation_slices_make_the_padded_rows(
         assert len(whole.inputs) % 6 == 0
 
 
-def test_labels_stay_where_nothing_is_ignored(tmp_path: Path):
+def test_without_an_ignored_label_all_labels_stay(tmp_path: Path):
     path = write(tmp_path, metadata={"ignore_label_id": None}, all=make_set(SINGLE))
     _, batch, _, _ = next(iter(EvalBatches(PuzzleDataset([path], "train"), global_batch_size=4)))
     assert (batch.labels[:, -1] == 0).all()
@@ -242,7 +242,7 @@ def test_fingerprint_covers_every_folder_in_order(tmp_path: Path):
     assert found[0] == PuzzleDataset([str(one)], "train").fingerprint()
 
 
-def test_folders_keep_the_identifiers_that_they_were_trained_with(tmp_path: Path):
+def test_folders_keep_the_identifiers_of_training(tmp_path: Path):
     folders = [tmp_path / name for name in ("a", "b", "c")]
     for folder in folders:
         write(folder, all=make_set([[1], [2]]))
@@ -270,7 +270,7 @@ def test_another_folder_without_puzzle_identifiers_is_fine(tmp_path: Path):
     assert PuzzleDataset([tmp_path / "c"], "train", numbered_as=paths).identifier_offsets == [0]
 
 
-def test_a_set_says_its_kind_and_stays_the_same_set(tmp_path: Path):
+def test_naming_the_kind_keeps_the_fingerprint(tmp_path: Path):
     maze = np.full((3, 16), 2, np.uint8)
     maze[:, :2] = 3, 4
     sudoku = np.array([[2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]], np.uint8)

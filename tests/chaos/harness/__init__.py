@@ -1,1 +1,1 @@
-"""What the chaos programme is made of: processes, faults, and the report of what they did."""
+"""The tools of the chaos programme: processes, faults, and the report of the results."""

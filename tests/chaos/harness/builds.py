@@ -1,4 +1,4 @@
-"""The builders, tiny sources of each kind, and a hub to download from."""
+"""Calls of the builders, tiny sources of each kind, and a stand-in for the Hub."""
 
 import contextlib
 import importlib
@@ -26,9 +26,7 @@ _CSV = {
 
 
 def write_sources(folder: Path) -> Path:
-    """Write sources for all kinds into a new folder, two puzzles or three tasks to train, and
-    return it.
-    """
+    """Write sources of all kinds (two puzzles or three tasks to train) into a new folder."""
     for kind, (*train, test) in _CSV.items():
         (folder / kind).mkdir(parents=True)
         for split, rows in (("train", train), ("test", [test])):
@@ -42,7 +40,7 @@ def write_sources(folder: Path) -> Path:
 
 
 def arc_task(number: int) -> dict[str, Any]:
-    """Return a task of two demonstrations and a test, another one for each number below 10."""
+    """Return a task with two demonstrations and a test; each number below 10 gives another one."""
     pairs = [
         {"input": [[number, one], [one, 3], [4, 5]], "output": [[one, number]]} for one in (6, 7, 8)
     ]
@@ -60,17 +58,17 @@ def flags(kind: str, sources: Path | str, output: Path | str, *more: str) -> lis
 
 
 def build_here(kind: str, *arguments: str) -> int:
-    """Build in this process; returns the exit code."""
+    """Build in this process, and return the exit code."""
     return importlib.import_module(f"dataset.build_{kind}_dataset").main(arguments)
 
 
 def build(kind: str, *arguments: str) -> None:
-    """`python dataset/build_KIND_dataset.py ARGUMENTS`, exit code and all."""
+    """Act as `python dataset/build_KIND_dataset.py ARGUMENTS`, with its exit code."""
     call_main(f"dataset.build_{kind}_dataset", *arguments)
 
 
 def warm_up() -> None:
-    """Build each kind once, so that what it imports and compiles late is there."""
+    """Build each kind once, so that all late imports and compilations are done."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         sources = write_sources(Path(folder) / "sources")
         for kind in KINDS:
@@ -78,9 +76,7 @@ def warm_up() -> None:
 
 
 def contents(folder: Path, *, folders: bool = False) -> dict[str, bytes | None]:
-    """Return every file below a folder by its relative path, and perhaps None for each folder;
-    nothing where there is no folder.
-    """
+    """Return each file's content by its relative path, with `folders` also None for each folder."""
     found = {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
     return {
         path.relative_to(folder).as_posix(): content
@@ -90,12 +86,12 @@ def contents(folder: Path, *, folders: bool = False) -> dict[str, bytes | None]:
 
 
 def no_exchange() -> None:
-    """A file system that cannot swap two names."""
+    """Act as a file system that cannot swap two names."""
     patch("runtime.files.exchange", lambda first, second: False).start()
 
 
 def cached_downloads(folder: Path) -> None:
-    """Let huggingface_hub keep what it downloads in `folder`, as the real one does."""
+    """Replace huggingface_hub by a stand-in that stores its downloads in `folder`."""
 
     def download(repository: str, name: str, repo_type: str) -> str:
         path = folder / repo_type / repository / name

@@ -1,4 +1,4 @@
-"""Damage to files of checkpoints and data sets. Each changes what is in the file."""
+"""Ways to damage a file of a checkpoint or data set. Each one changes the file's content."""
 
 import shutil
 import struct
@@ -18,22 +18,22 @@ def flip(path: Path, rng: Rng) -> None:
 
 
 def cut(path: Path, rng: Rng) -> None:
-    """Leave the beginning."""
+    """Cut the file off at a random place."""
     path.write_bytes(path.read_bytes()[: rng.integers(path.stat().st_size)])
 
 
 def empty(path: Path, rng: Rng) -> None:
-    """Leave nothing in it."""
+    """Remove all content."""
     path.write_bytes(b"")
 
 
 def lengthen(path: Path, rng: Rng) -> None:
-    """Append something."""
+    """Append random bytes."""
     path.write_bytes(path.read_bytes() + rng.bytes(rng.integers(1, 99)))
 
 
 def wipe(path: Path, rng: Rng) -> None:
-    """Put zeros from somewhere on, as a disk that lost a block."""
+    """Replace everything after a random place by zeros, like a disk that lost a block."""
     content = path.read_bytes()
     begin = int(rng.choice(np.flatnonzero(bytearray(content))))
     path.write_bytes(content[:begin] + bytes(len(content) - begin))
@@ -45,7 +45,7 @@ def lose(path: Path, rng: Rng) -> None:
 
 
 def swap(path: Path, rng: Rng) -> None:
-    """Put another file of the set, or of the run's checkpoints, in its place."""
+    """Replace it by another file of the data set or of the run's checkpoints."""
     whole = path.read_bytes()
     files = sorted(file for file in path.parent.parent.rglob("*") if file.is_file())
     others = [file for file in files if file.read_bytes() != whole]
@@ -53,7 +53,7 @@ def swap(path: Path, rng: Rng) -> None:
 
 
 def npy(header: str, data: bytes = b"") -> bytes:
-    """Return a .npy file with this header, whatever it says."""
+    """Return a .npy file with this header, unchecked."""
     return b"\x93NUMPY\x02\x00" + struct.pack("<I", len(header)) + header.encode() + data
 
 

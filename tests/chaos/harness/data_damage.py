@@ -1,12 +1,16 @@
-"""Damage data sets at random, and open each as a run does, up to where it would load torch.
+"""Damage data sets at random, and open each one as a run does before it loads torch.
 
     python -m harness.data_damage '{"seed": [0], "cases": 500, "folder": FOLDER, "mutant": null}'
 
-prints as JSON what became of the cases: how many were `noticed` (a DatasetError that names a file
-of the set) and how many of these `named` the damaged file itself; `untouched` (nothing that is read
-has changed); without a manifest `valid` data again, read to their end; with one `silent` (list);
-any other end is `wrong` (list). `torch`: whether it was loaded. The address space is bounded, so
-that nothing can be allocated that the files do not justify. What a header may claim is in row 15.
+prints the results as JSON. A case is
+- `noticed`: a DatasetError names a file of the set (`named`: the damaged file itself);
+- `untouched`: the damage changed nothing that is read;
+- `valid`: the set has no manifest, and its data can still be read to the end;
+- `silent` (list): the set has a manifest, and the damage was not noticed;
+- `wrong` (list): anything else happened.
+
+`torch` says whether torch was loaded. The address space is limited, so that the reader cannot
+allocate more than the files justify. Row 15 covers false claims in headers.
 """
 
 import contextlib
@@ -32,7 +36,7 @@ from training.config.composition import load_config
 from training.config.schema import TrainConfig
 
 _PIXELS = ["heads=pixel", "evaluators=[arc]"]
-# Kind, flags of its builder, settings of the run that reads all that it holds.
+# Kind, flags of its builder, settings of a run that reads all its data.
 SETS = {
     "sudoku": ("sudoku", [], []),
     "maze with actions": ("maze", [], ["heads=action"]),
@@ -43,7 +47,7 @@ _SPARE_BYTES = 256 * 2**20
 
 
 def other_dtype(path: Path, rng: Rng) -> None:
-    """Store it as what is no integer."""
+    """Store it with a type that is not an integer."""
     array = _load(path)
     np.save(path, array.astype(("f4", "?", "S3", "c8")[rng.integers(4)]))
 
@@ -56,7 +60,7 @@ def other_shape(path: Path, rng: Rng) -> None:
 
 
 def wrong_value(path: Path, rng: Rng) -> None:
-    """Put a number that cannot be into one place."""
+    """Put an impossible number into one place."""
     array = _load(path).astype(np.int64)
     place = tuple(int(rng.integers(length)) for length in array.shape)
     array[place] = rng.choice([-1, 10**6, 2**40, -(2**62)])
@@ -64,7 +68,7 @@ def wrong_value(path: Path, rng: Rng) -> None:
 
 
 def wrong_offset(path: Path, rng: Rng) -> None:
-    """Let offsets not begin at 0, not ascend, or not end at the number of rows."""
+    """Break the first offset (0), the order, or the last offset (the number of rows)."""
     offsets = _load(path)
     place = (0, int(rng.integers(1, len(offsets))), len(offsets) - 1)[rng.integers(3)]
     offsets[place] = offsets[place - 1] if place else 1
@@ -72,7 +76,7 @@ def wrong_offset(path: Path, rng: Rng) -> None:
 
 
 def wrong_fact(path: Path, rng: Rng) -> None:
-    """Put something wrong, or nothing, under a key of dataset.json."""
+    """Replace or delete the value of a key of dataset.json."""
     content = json.loads(path.read_bytes())
     place = content
     if content.get("fields") and rng.random() < 0.4:
@@ -91,7 +95,7 @@ IN_ARRAYS = (other_dtype, other_shape, wrong_value)
 
 
 def damage(root: Path, rng: Rng) -> tuple[str, Path]:
-    """Do one thing to one file; returns what, and to which."""
+    """Damage one file in one way; return the kind of damage and the file."""
     files = sorted(path for path in root.rglob("*") if path.is_file())
     path = files[rng.integers(len(files))]
     kinds: list[Callable[[Path, Rng], None]] = [*ANYWHERE]
@@ -111,7 +115,7 @@ def _load(path: Path) -> np.ndarray:
 
 
 class Target:
-    """A data set that is damaged and mended again and again."""
+    """A data set that is damaged and mended for each case."""
 
     def __init__(self, folder: Path, name: str, *, has_manifest: bool) -> None:
         kind, flags, settings = SETS[name]
@@ -121,7 +125,7 @@ class Target:
         assert builds.build_here(kind, *builds.flags(kind, sources, kept, *flags)) == 0
         if not has_manifest:
             (kept / MANIFEST_NAME).unlink()
-            if kind == "sudoku":  # As some published sets are stored.
+            if kind == "sudoku":  # Some published sets are stored with int64.
                 for path in kept.glob("*/all__[il]*.npy"):
                     np.save(path, _load(path).astype(np.int64))
         given = [f"data_path='{self.root}'", "global_batch_size=2", "logger.name=jsonl", *settings]
@@ -131,7 +135,7 @@ class Target:
         self.read(*self.open())
 
     def open(self) -> tuple[Any, ...]:
-        """Open it as a run does; returns the training and the test set."""
+        """Open it as a run does, and return the training and the test set."""
         with (
             patch("pretrain.load_config", return_value=self.config),
             patch("pretrain.train") as train,
@@ -147,14 +151,14 @@ class Target:
             list(EvalBatches(test_set, global_batch_size=2))
 
     def mend(self) -> None:
-        """Put back what `damage` has changed."""
+        """Undo the damage."""
         for name, content in self.whole.items():
             path = self.root / name
             if not path.is_file() or path.read_bytes() != content:
                 path.write_bytes(content)
 
     def is_as_good(self) -> bool:
-        """Whether all that the manifest lists is as it was, and the manifest gone or the same."""
+        """Return whether all listed files are unchanged, and the manifest unchanged or missing."""
         now, whole = builds.contents(self.root), dict(self.whole)
         text, before = now.pop(MANIFEST_NAME, None), whole.pop(MANIFEST_NAME, None)
         try:
@@ -164,7 +168,7 @@ class Target:
         return bool(is_same) and now == whole
 
     def try_once(self, rng: Rng, account: dict[str, Any]) -> None:
-        """One case."""
+        """Try one case, and add its result to `account`."""
         what, path = damage(self.root, rng)
         case, doing = f"{self.name}: {what} {path.relative_to(self.root)}", "opened"
         try:
@@ -190,7 +194,7 @@ class Target:
 
 
 def main(order: dict[str, Any]) -> dict[str, Any]:
-    """Damage, `cases` times, one set after the other; see above."""
+    """Damage the sets in turn, `cases` times; see above."""
     if order["mutant"] is not None:
         mutants.take_out(order["mutant"])
     folder, rng = Path(order["folder"]), np.random.default_rng(order["seed"])

@@ -1,10 +1,9 @@
-"""What a disk may hold after the power went out: a record of a run's file operations, and the
-images of its folder that they allow.
+"""A model of power loss: a record of a run's file operations, and the images a disk may then hold.
 
-The model is stricter than any common file system. The content of a file is safe once the file was
-flushed; before that it may be what was flushed last, nothing, or half of what was written. What
-happens in a folder (creating, renaming, deleting) is safe once the folder was flushed; before that
-any part of it, in any choice, may have reached the disk; only a rename is indivisible.
+The model is stricter than any common file system. A file's content is safe once the file was
+flushed; before that the disk may hold the last flushed content, nothing, or half of the new one.
+Changes of a folder (create, rename, delete) are safe once the folder was flushed; before that any
+subset of them may have reached the disk. Only a rename is indivisible.
 """
 
 import itertools
@@ -17,13 +16,14 @@ from typing import Any
 
 from harness.operations import Operation, watch
 
-# A folder's content: files by path, and None for each folder.
+# A folder's content by path: the bytes of a file, None for a folder.
 Tree = dict[str, bytes | None]
 
 
 def record_to(root: Path, record: Path) -> None:
-    """Write down every file operation below `root`, with the content of files that are flushed or
-    closed, and every save that is done; into the folder `record` outside of `root`.
+    """Record every file operation below `root`, and every finished save, in the folder `record`.
+
+    Flushed and closed files are recorded with their content. `record` lies outside `root`.
     """
     from training.trainer import Trainer
 
@@ -53,7 +53,7 @@ def record_to(root: Path, record: Path) -> None:
 
 @dataclass
 class _File:
-    """Content that is safe, and content that may be there as well."""
+    """A file: its safe content, and newer content that may have reached the disk."""
 
     safe: bytes = b""
     written: bytes | None = None
@@ -72,7 +72,7 @@ _Choose = Callable[[list[_Change]], Iterator[list[_Change]]]
 
 @dataclass
 class _Folder:
-    """What it holds by the latest changes, what it holds safely, and the changes in between."""
+    """A folder: its entries now, its safe entries, and the changes in between."""
 
     now: dict[str, "_File | _Folder"] = field(default_factory=dict)
     safe: dict[str, "_File | _Folder"] = field(default_factory=dict)
@@ -105,12 +105,12 @@ def _changed(entries: dict[str, Any], changes: list[_Change]) -> dict[str, Any]:
 
 
 def images(record: Path, *, any_choice: bool = False) -> Iterator[tuple[Tree, int | None, str]]:
-    """Yield what the disk may hold after each operation of a record (see `record_to`), each image
-    once, with the last step that was reported as saved (None before the first) and the operation
-    behind which the power went out.
+    """Yield each image that the disk may hold after an operation of a record (see `record_to`).
+
+    With it come the last step reported as saved (None before the first) and the last operation.
 
     Args:
-        any_choice: of the changes that are not safe, instead of those that `_choices` names.
+        any_choice: try every subset of the unsafe changes, not only those of `_choices`.
     """
     choose = _any_choice if any_choice else _choices
     root, saved, seen = _Folder(), None, set[Any]()
@@ -120,7 +120,7 @@ def images(record: Path, *, any_choice: bool = False) -> Iterator[tuple[Tree, in
         if operation["name"] == "saved":
             saved = operation["step"]
         elif operation["name"] == "fsync" and "content" in operation:
-            moments.insert(0, operation | {"name": "close"})  # It has first been written.
+            moments.insert(0, operation | {"name": "close"})  # First it was written.
         for moment in moments:
             _play(root, moment, record)
             for tree in root.contents(choose):
@@ -131,7 +131,7 @@ def images(record: Path, *, any_choice: bool = False) -> Iterator[tuple[Tree, in
 
 
 def _play(root: _Folder, operation: dict[str, Any], record: Path) -> None:
-    """Do to the model what was done to the folder."""
+    """Apply an operation to the model."""
     kind, path = operation["name"], operation.get("path", ".")
     if path == ".":
         if kind == "fsync":
@@ -168,7 +168,7 @@ def _parent(root: _Folder, path: str) -> tuple[_Folder, str]:
 
 
 def _choices(pending: list[_Change]) -> Iterator[list[_Change]]:
-    """Yield choices of changes that came through: all, the first ones, all but one, one."""
+    """Yield some subsets of the changes: all, the first ones, all but one, only one."""
     yield pending
     for number in range(len(pending)):
         yield pending[:number]
@@ -177,13 +177,13 @@ def _choices(pending: list[_Change]) -> Iterator[list[_Change]]:
 
 
 def _any_choice(pending: list[_Change]) -> Iterator[list[_Change]]:
-    """Yield all choices of changes that came through."""
+    """Yield all subsets of the changes."""
     for through in itertools.product((True, False), repeat=len(pending)):
         yield list(itertools.compress(pending, through))
 
 
 def _picks(options: list[list[Tree]]) -> Iterator[tuple[Tree, ...]]:
-    """Yield one of each: all the first, all the last, each other one with the first of the rest."""
+    """Yield combinations of one value each: all first, all last, and one not first."""
     first = [values[0] for values in options]
     yield tuple(first)
     yield tuple(values[-1] for values in options)

@@ -1,4 +1,4 @@
-"""Build data sets, and train, in a process in which folders list their files in another order.
+"""Build data sets and train in a process in which folders list their files in another order.
 
 python -m harness.disorder '{"seed": 1, "builds": [[KIND, SOURCES, OUTPUT, FLAG, ...]],
                              "train": [SETTING, ...], "mutant": null}'
@@ -16,7 +16,7 @@ from harness import builds, mutants
 
 
 class _Entries(contextlib.closing):
-    """What `os.scandir` returns, in an order of our own."""
+    """The result of `os.scandir`, in another order."""
 
     def __iter__(self) -> Iterator[Any]:
         return self.thing
@@ -26,7 +26,7 @@ class _Entries(contextlib.closing):
 
 
 def disorder(seed: int) -> None:
-    """Let all folders list their entries backwards (seed 0) or shuffled."""
+    """Make all folders list their entries backwards (seed 0) or shuffled."""
     listdir, scandir = os.listdir, os.scandir
 
     def moved(entries: Any) -> list[Any]:
@@ -43,7 +43,7 @@ def disorder(seed: int) -> None:
 
 
 def main(order: dict[str, Any]) -> None:
-    """Do what the order says; see above."""
+    """Carry out an order; see above."""
     disorder(order["seed"])
     if order["mutant"] is not None:
         mutants.take_out(order["mutant"])

@@ -1,6 +1,4 @@
-"""Files that a stranger might send. What they would execute is `touch canary`, in the folder in
-which the process works.
-"""
+"""Malicious files. If one of them is executed, it creates `canary` in the working folder."""
 
 import io
 import json
@@ -18,7 +16,7 @@ from runtime.files import sha256
 
 
 class Calls:
-    """An object whose pickle calls `function(*arguments)` when it is read."""
+    """An object that calls `function(*arguments)` when its pickle is read."""
 
     def __init__(self, *call: Any) -> None:
         self._function, *self._arguments = call
@@ -32,14 +30,14 @@ EVALUATES = Calls(eval, "open('canary', 'w').close()")
 
 
 def saved(content: Any, **how: Any) -> bytes:
-    """Return what torch.save writes."""
+    """Return the bytes that torch.save writes."""
     file = io.BytesIO()
     torch.save(content, file, **how)
     return file.getvalue()
 
 
 def archive_of(content: bytes, storage: bytes = b"", *, deflated: bool = False) -> bytes:
-    """Return an archive as torch writes it, with a pickle and a storage of one's own."""
+    """Return an archive as torch writes it, with the given pickle and storage."""
     file = io.BytesIO()
     kind = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
     with zipfile.ZipFile(file, "w", kind) as archive:
@@ -50,8 +48,7 @@ def archive_of(content: bytes, storage: bytes = b"", *, deflated: bool = False) 
     return file.getvalue()
 
 
-# A dict whose key is a tuple that takes 2**64 steps to hash: it and each of those in it, 64 levels
-# deep, has the next one twice.
+# The key of this dict takes 2**64 steps to hash: 64 nested tuples, each holding the next one twice.
 _TUPLES = b"K\x01q\x00" + b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(64))
 SLOW_KEY = archive_of(b"\x80\x02}" + _TUPLES + b"K\x01s.")
 
@@ -60,13 +57,13 @@ class _Storage(NamedTuple):
     claim: tuple[Any, ...]
 
 
-class _StatePickler(pickle._Pickler):  # in Python: its persistent_id may return anything
+class _StatePickler(pickle._Pickler):  # The version in Python: its persistent_id may be anything.
     def persistent_id(self, obj: Any) -> Any:
         return obj.claim if isinstance(obj, _Storage) else None
 
 
 def tensor_of(key: str, shape: tuple[int, ...], stride: tuple[int, ...], numel: int) -> bytes:
-    """Return the archive of a state dict {key: tensor} whose storage claims `numel` floats."""
+    """Return an archive with the state dict {key: tensor}; the storage claims `numel` floats."""
     storage = _Storage(("storage", torch.FloatStorage, "0", "cpu", numel))
     claim = (storage, 0, shape, stride, False, {})
     file = io.BytesIO()
@@ -75,19 +72,19 @@ def tensor_of(key: str, shape: tuple[int, ...], stride: tuple[int, ...], numel: 
 
 
 def seal(checkpoint: Path) -> None:
-    """Give a checkpoint of ours a manifest that fits what is in it now."""
+    """Give our checkpoint a manifest that fits its present content."""
     paths = sorted(path for path in checkpoint.iterdir() if path.name != "MANIFEST.json")
     files = {path.name: {"size": path.stat().st_size, "sha256": sha256(path)} for path in paths}
     (checkpoint / "MANIFEST.json").write_text(json.dumps({"files": files}))
 
 
 def safetensors(header: str, data: bytes = b"", length: int | None = None) -> bytes:
-    """Return a safetensors file with this header, whatever it says."""
+    """Return a safetensors file with this header, unchecked."""
     return struct.pack("<Q", len(header) if length is None else length) + header.encode() + data
 
 
 def array(descr: str, shape: str) -> bytes:
-    """Return a .npy file whose header says this."""
+    """Return a .npy file with this header and no data."""
     return npy(f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}")
 
 

@@ -1,4 +1,4 @@
-"""What a test of a row works with."""
+"""The tools that a test of the chaos programme works with."""
 
 import dataclasses
 import json
@@ -15,12 +15,12 @@ from harness.processes import ByRank, Child, Fault, ForkServer, pretrain, requir
 
 @dataclass(frozen=True)
 class Lab:
-    """Runs in a folder of the test's own, and an account of what was counted.
+    """Runs in the test's own folder, and a way to report counts.
 
     Attributes:
-        overrides: of every run. rng: random numbers, from CHAOS_SEED.
+        overrides: settings of every run. rng: random numbers, from CHAOS_SEED.
         long: whether this is the programme's long form.
-        look: returns what a run left in a folder (`RunFiles` of tests/conftest.py).
+        look: returns the files of a run (`RunFiles` of tests/conftest.py).
         note: pytest's `record_property`.
     """
 
@@ -33,7 +33,7 @@ class Lab:
     note: Callable[[str, object], None]
 
     def plus(self, *overrides: str) -> "Lab":
-        """Return a lab whose runs have further overrides."""
+        """Return a lab with further overrides for its runs."""
         return dataclasses.replace(self, overrides=[*self.overrides, *overrides])
 
     def settings(self, name: str = "run", *more: str) -> list[str]:
@@ -41,11 +41,11 @@ class Lab:
         return [*self.overrides, f"checkpoint_path={self.folder / name}", *more]
 
     def files(self, name: str = "run") -> Any:
-        """Return what the run in the folder of this name left behind."""
+        """Return the files of the run with this name."""
         return self.look(self.folder / name)
 
     def require_same_end(self, name: str = "run", whole: str = "whole") -> None:
-        """Require the bits of another run, and nothing temporary left over."""
+        """Require the same bits as another run, and no temporary files."""
         mine, other = self.files(name).digest(), self.files(whole).digest()
         assert mine.keys() == other.keys()
         assert self.files(name).leftovers() == []
@@ -62,19 +62,19 @@ class Lab:
     def start_ranks(
         self, world_size: int, name: str = "run", *more: str, faults: ByRank | None = None
     ) -> list[Child]:
-        """Start a run on several ranks, with faults by rank."""
+        """Start a run on several ranks; `faults` are given by rank."""
         settings = self.settings(name, *more)
         return self.server.start_ranks(world_size, pretrain, *settings, faults=faults)
 
     def train_ranks(
         self, world_size: int, name: str = "run", *more: str, faults: Sequence[Fault] = ()
     ) -> Sequence[Child]:
-        """Train to the end on several ranks, each with these faults; require exit codes 0."""
+        """Train to the end on several ranks, all with these faults; require exit codes 0."""
         armed = dict.fromkeys(range(world_size), faults)
         return require_success(*self.start_ranks(world_size, name, *more, faults=armed))
 
     def wait_for_training(self, since: int = 0) -> None:
-        """Wait until the run has made and logged steps after this one."""
+        """Wait until the run has logged some steps after this one."""
         log = self.folder / "run" / "metrics.jsonl"
         until(lambda: log.exists() and log.read_text().count('train/lr"') > since + 2, "it trains")
 
@@ -83,11 +83,12 @@ class Lab:
         return shutil.copytree(source, self.folder / name, symlinks=True)
 
     def cases(self, *, quick: int, long: int) -> int:
-        """Return the number of cases in the present form."""
+        """Return the number of cases for the present form."""
         return long if self.long else quick
 
     def tally(self, *sentences: str, **numbers: int) -> None:
-        """Report what the test counted, once, after its assertions: sentences for the text below
-        the table, numbers for the table, by unit; those of a row's tests are added up.
+        """Report the test's counts; call it once, after all assertions.
+
+        Sentences go into the details, numbers (by unit) into the table, summed by row.
         """
         self.note("figures", json.dumps({"sentences": sentences, "numbers": numbers}))

@@ -1,6 +1,6 @@
-"""Disks that only one process sees, small or read-only, and other limits of one process.
+"""Small or read-only disks that only one process sees, and other limits of one process.
 
-Mounting needs root or a kernel that lets everybody have a user namespace; `available` tells.
+Mounting needs root, or a kernel that grants user namespaces to everybody; see `available`.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def available() -> bool:
-    """Return whether a process may mount a disk here; tried in a child."""
+    """Return whether a process may mount a disk here (it tries in a child)."""
     child = os.fork()
     if child == 0:
         try:
@@ -31,8 +31,9 @@ def available() -> bool:
 
 
 def small_disk(folder: Path, size: int, kept: Path) -> None:
-    """Put a disk of `size` bytes under `folder`, with what is there. When the process ends, in any
-    way but a kill, its content is copied to `kept`.
+    """Put `folder` with its content on a disk of `size` bytes.
+
+    Unless it is killed, the process copies the content to `kept` at its end.
     """
     shutil.copytree(folder, kept)
     _own_mounts()
@@ -47,26 +48,26 @@ def small_disk(folder: Path, size: int, kept: Path) -> None:
 
 
 def limit_file_size(size: int) -> None:
-    """Let no file grow beyond `size` bytes; needs no rights."""
+    """Let no file grow beyond `size` bytes; this needs no rights."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def limit_memory(more: int) -> None:
-    """Let this process have `more` bytes of address space beyond what it has, and no more."""
+    """Limit this process to `more` bytes of address space beyond its present size."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + more
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def read_only(folder: Path) -> None:
-    """Let `folder` be on a disk that cannot be written, with what is there."""
+    """Put `folder` with its content on a read-only disk."""
     _own_mounts()
     _mount(bytes(folder), folder, b"", _MS_BIND)
     _mount(b"", folder, b"", _MS_REMOUNT | _MS_BIND | _MS_RDONLY)
 
 
 def protect(folder: Path) -> None:
-    """Let nobody write below `folder`, and take root's way around that from this process."""
+    """Forbid writing below `folder`, and take from this process root's right to write anyway."""
     for path in [*folder.rglob("*"), folder]:
         path.chmod(path.stat().st_mode & ~0o222)
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION_3, 0)

@@ -1,4 +1,4 @@
-"""The project with one of its protections taken out, in a child before its entry point."""
+"""Mutants: the project with one protection taken out. A child patches it before its entry point."""
 
 import contextlib
 import json
@@ -103,7 +103,7 @@ def _python_hash(name: bytes) -> SimpleNamespace:
     return SimpleNamespace(digest=lambda: hash(name).to_bytes(8, "little", signed=True))
 
 
-# Name: what is taken out, and what replaces what, by dotted name (or a function that says).
+# Name: title, and the replacements by dotted name (or a function that returns them).
 MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]]]] = {
     "omit_carry": (
         "the carry left out of checkpoints",
@@ -128,7 +128,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
     "no_fsync": ("nothing flushed to the disk", {"os.fsync": lambda descriptor: None}),
     "no_folder_fsync": ("folders not flushed to the disk", {"os.fsync": _fsync_files_only}),
     "add_by_rank": (
-        "gradients added up on each rank before they are added over the ranks",
+        "gradients summed on each rank before they are summed over the ranks",
         {"training.optim.groups.sum_in_order": _add_by_rank},
     ),
     "draw_by_rank": (
@@ -136,15 +136,15 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
         {"training.step.torch_seed": _seed_by_rank},
     ),
     "share_a_prefix": (
-        "one prefix in torchrun's store for the keys of all attempts",
+        "the same prefix in torchrun's store for all attempts",
         {"secrets.token_hex": partial(_token_unless, "0".__eq__)},
     ),
     "share_a_question": (
-        "ranks that ask for that prefix under a name that the dead had too",
+        "ranks that ask for that prefix by a name that dead ranks had used",
         {"secrets.token_hex": partial(_token_unless, "0".__ne__)},
     ),
     "say_nothing_is_long": (
-        "ranks that do not say what takes long",
+        "ranks that do not announce long operations",
         {"runtime.ranks.Ranks.mark": _mark_as_short},
     ),
     "no_hash": (
@@ -164,15 +164,15 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
         {"apps.export.published.write_together": _write_in_place},
     ),
     "omit_sparse_check": (
-        "the gradient of the puzzle embedding not looked at before its sign is taken",
+        "the gradient of the puzzle embedding not checked before its sign is taken",
         {"training.optim.sparse_sign_sgd.SparseSignSGD.finite": _always_finite},
     ),
     "omit_guard": (
-        "errors of W&B let into the run",
+        "errors of W&B passed on to the run",
         {"training.logs.SideLog._guard": lambda self, call: call()},
     ),
     "take_any_folder_name": (
-        "the name of a run's folder not looked at",
+        "the name of a run's folder not checked",
         {"training.checkpoint.run_folder.prepare_run_dir": lambda run_dir: run_dir.mkdir()},
     ),
     "unpickle": (
@@ -192,11 +192,11 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
         {"training.checkpoint.published.PlainLoader": yaml.UnsafeLoader},
     ),
     "pass_commands_on": (
-        "the command of a checkpoint's settings that builds its data shown as advice",
+        "a checkpoint's command for building its data shown as advice",
         {"training.checkpoint.trained_model._without_commands": lambda data: data},
     ),
     "take_any_set_name": (
-        "the names of sets are not checked",
+        "the names of sets not checked",
         {"dataset.format.schema._PLAIN_NAME": re.compile(".*", re.DOTALL)},
     ),
     "omit_lock": (
@@ -204,7 +204,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
         {"pretrain.run_lock": lambda run_dir: contextlib.nullcontext()},
     ),
     "omit_owner": (
-        "the owner of a held lock taken for alive, whatever became of it",
+        "the owner of a held lock always taken for alive",
         {"training.checkpoint.lock.Owner.is_gone": False},
     ),
     "share_temporary_files": (
@@ -212,7 +212,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
         {"secrets.token_hex": lambda size: "01234567"},
     ),
     "delete_of_the_living": (
-        "temporary files of other writers deleted, whether these are at work or not",
+        "temporary files deleted while their writers are at work",
         {"runtime.files._locked": lambda path: contextlib.nullcontext()},
     ),
     "in_place": (
@@ -230,14 +230,14 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
     "count_padding": ("padded rows counted in evaluations", _counting_padding),
     "forget_finished_jobs": (
         "a sweep that does not record which jobs have finished",
-        {"apps.sweeps.folder.write_record": lambda *told: None},
+        {"apps.sweeps.folder.write_record": lambda *args: None},
     ),
     "give_up_at_once": (
         "a search that counts a trial as failed the first time",
         {"apps.sweeps.search._MOST_FAILURES": 1},
     ),
     "forget_hosts": (
-        "ranks that do not say on which host they are",
+        "ranks that do not name their host",
         {"runtime.ranks.socket.gethostname": lambda: ""},
     ),
 }
@@ -251,8 +251,9 @@ def take_out(name: str) -> None:
 
 
 def params(*names: str, **more: tuple[Any, ...]) -> list[Any]:
-    """Return parameters of a test that must fail on each of these mutants: what to call in a
-    child, and for some what else the test takes.
+    """Return the parameters of a test that must fail on each of these mutants.
+
+    Each one is the fault to call in a child; `more` gives further arguments by mutant.
     """
     import pytest
 

@@ -1,9 +1,8 @@
-"""Two hosts on one machine, each with a name, a network and processes of its own, and a link
-between them that a test can cut, make lossy or slow; by namespaces of Linux, which need root or a
-kernel that lets everybody have a user namespace.
+"""Two hosts on one machine, each with its own name, network and processes.
 
-Nothing leads out of them, and nothing of them stays: a host lives as long as this process holds the
-pipe to its first process.
+A test can cut the link between them, or make it lossy or slow. The hosts are Linux namespaces: they
+need root, or a kernel that grants user namespaces to everybody. They reach no other network, and
+end when this process closes the pipe to their first process.
 """
 
 import json
@@ -19,16 +18,12 @@ _APART = ("unshare", "--net", "--uts", "--pid", "--mount-proc", "--fork", "--kil
 _SPACES = {"net": "net", "uts": "uts", "mount": "mnt", "pid": "pid_for_children"}
 _FIRST = """mount --bind "$2" /etc/hosts && hostname "$1" &&
 ip link set lo up && echo up && exec cat"""
-# For the kernel's filter: if a random number of 32 bits is below the limit, the packet is dropped.
+# Bytecode for the kernel's filter: drop a packet if a random 32-bit number is below the limit.
 _DROP = "4,32 0 0 4294963256,53 1 0 {},6 0 0 2,6 0 0 4294967295"
 
 
 class Node:
-    """One of the hosts; a second one goes `beside` the first.
-
-    Attributes:
-        log: file with what its processes print.
-    """
+    """One of the hosts; the second one starts `beside` the first. `log`: its processes' output."""
 
     def __init__(self, name: str, folder: Path, beside: "Node | None" = None) -> None:
         self.name, self.log = name, folder / f"{name}.log"
@@ -51,12 +46,13 @@ class Node:
 
     @property
     def said(self) -> str:
-        """What its processes have printed."""
+        """The output of its processes."""
         return self.log.read_text(errors="replace")
 
     def start(self, *command: str, env: Mapping[str, str] | None = None) -> Popen[bytes]:
-        """Start a command on this host, in a process group of its own: the kernel wakes it when
-        this process is killed.
+        """Start a command on this host.
+
+        It has its own process group, so that the kernel wakes it when this process is killed.
         """
         spaces = (f"--{kind}=/proc/{self.pid}/ns/{file}" for kind, file in _SPACES.items())
         given = {"env": env, "stdin": DEVNULL, "stderr": STDOUT, "process_group": 0}
@@ -65,43 +61,41 @@ class Node:
         return self._started[-1]
 
     def signal(self, name: str, pid: int = -1) -> None:
-        """Send a signal to a process, by its number on this host; -1: to all, at once."""
+        """Send a signal to a process, by its number on this host; -1 sends it to all at once."""
         assert self.start("sh", "-c", f"kill -{name} {pid}").wait() == 0
         if name == "CONT":
             self._wake()
 
     def _wake(self) -> None:
-        # nsenter stops when what it has started is stopped.
+        # nsenter stops when its own child is stopped.
         for process in self._started:
             process.send_signal(signal.SIGCONT)
 
     def net(self, command: str, *more: str) -> str:
-        """Run a command in this host's network; returns what it prints."""
+        """Run a command in this host's network, and return its output."""
         enter = (*self._enter, f"--net=/proc/{self.pid}/ns/net")
         return check_output((*enter, *command.split(), *more), text=True)
 
     def link(self, state: str) -> None:
-        """Let the link be `up` or `down`."""
+        """Set the link `up` or `down`."""
         self.net(f"ip link set eth0 {state}")
 
     def lose(self, share: float) -> None:
-        """Lose this share of the packets that arrive. Not of those that leave: their sender would
-        notice.
-        """
+        """Lose this share of the arriving packets (a sender would notice a loss on its side)."""
         drop = ("bytecode", _DROP.format(min(int(share * 2**32), 2**32 - 1)))
         self.net("tc filter replace dev eth0 ingress pref 1 handle 1 bpf da", *drop)
 
     def slow(self, rate: str) -> None:
-        """Send no more than this."""
+        """Limit the rate at which it sends."""
         self.net(f"tc qdisc replace dev eth0 root tbf rate {rate} burst 4kb latency 400ms")
 
     def counted(self, what: str) -> int:
-        """Return how many packets were lost on purpose (drops) or had to wait (overlimits)."""
+        """Return the number of packets lost on purpose (drops) or delayed (overlimits)."""
         return sum(queue[what] for queue in json.loads(self.net("tc -s -j qdisc show dev eth0")))
 
     def end(self) -> None:
-        """End all processes of this host, and wait until they are gone."""
-        self._wake()  # A process is gone when nsenter has waited for it.
+        """End all processes of this host, and wait for their ends."""
+        self._wake()  # A stopped nsenter would not wait for its child.
         self._first.communicate()  # Closes the pipe.
         for process in self._started:
             process.wait()
@@ -109,7 +103,7 @@ class Node:
 
 @contextmanager
 def two_nodes(folder: Path) -> Iterator[list[Node]]:
-    """Give two hosts with a link between them.
+    """Yield two hosts with a link between them.
 
     Raises:
         OSError, CalledProcessError: this machine does not allow it.

@@ -1,9 +1,8 @@
-"""Every change that a process makes to files, seen before it happens: to kill there, to fail there,
-or to write it down.
+"""File operations of a process, caught before they happen, to kill it there, to fail or to record.
 
-Seen are opening for writing, write, close, fsync, rename, exchange, unlink, mkdir, rmdir, link and
-symlink, from Python's audit events and from patched functions where there is no event, and what
-safetensors writes (as one write of the whole file).
+These are opening for writing, write, close, fsync, rename, exchange, unlink, mkdir, rmdir, link and
+symlink: by Python's audit events, or by patched functions if there is no event. A file of
+safetensors is one write.
 """
 
 import builtins
@@ -23,7 +22,7 @@ from unittest.mock import patch
 from runtime import files
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# What a disk goes on to refuse.
+# The operations that the disk refuses after the first error too.
 _AGAIN = {"ENOSPC": ("open", "write", "close", "fsync", "mkdir", "link", "symlink")}
 _AGAIN["EROFS"] = (*_AGAIN["ENOSPC"], "rename", "exchange", "unlink", "rmdir")
 _forever = ExitStack()
@@ -35,9 +34,9 @@ class Operation:
 
     Attributes:
         name: open, write, close, fsync, rename, exchange, unlink, mkdir, rmdir, link, symlink.
-        path: what it happens to.
+        path: the file or folder.
         other: the new name of a rename, the partner of an exchange.
-        tear: does half of a write; None where there are no halves.
+        tear: does half of a write; None for other operations.
     """
 
     name: str
@@ -54,12 +53,12 @@ Before = Callable[[Operation], None]
 
 
 def striking(kind: str, number: int) -> Before:
-    """Return what strikes at operation `number` (from 0).
+    """Return a function that strikes at operation `number` (from 0).
 
     Args:
-        kind: kill; tear (kill in the middle of a write); or the name of the error with which the
-            operation fails, a write in its middle. A full disk (ENOSPC) fails later as well where
-            room is needed, one that is read-only (EROFS) everywhere.
+        kind: kill; tear (kill in the middle of a write); or the name of an error, with which the
+            operation fails (a write in its middle). After ENOSPC all later operations that need
+            room fail too, after EROFS all later operations.
     """
     seen = itertools.count()
 
@@ -78,20 +77,18 @@ def striking(kind: str, number: int) -> Before:
 
 
 def strike_at(root: Path, kind: str, number: int) -> None:
-    """Strike at an operation below `root`, see `striking`."""
+    """Strike at an operation below `root`; see `striking`."""
     watch(root, striking(kind, number))
 
 
 def watch(root: Path, before: Before) -> None:
-    """Call `before` for each operation below `root` from now on, until this process ends."""
+    """Call `before` for each operation below `root` until this process ends."""
     _forever.enter_context(watching(root, before))
 
 
 @contextmanager
 def watching(root: Path, before: Before) -> Iterator[None]:
-    """Call `before` for each operation below `root` in this context; what it raises, the operation
-    raises.
-    """
+    """Call `before` for each operation below `root` in this context, and pass on its errors."""
     _listen()
     watcher = _Watcher(root.resolve(), before)
     _watchers.append(watcher)
@@ -115,7 +112,7 @@ class _Watcher:
         self.root, self._before, self._inside = root, before, False
 
     def tell(self, name: str, path: Path, other: Path | None = None, tear: Any = None) -> None:
-        # What `before` itself does to files is not looked at.
+        # The file operations of `before` itself are not reported.
         if self._inside or not path.is_relative_to(self.root):
             return
         self._inside = True
@@ -134,7 +131,7 @@ def _listen() -> None:
 
 
 def _hear(event: str, found: tuple[Any, ...]) -> None:
-    """Tell the watchers of an audit event that changes something."""
+    """Report an audit event to the watchers if it changes a file or folder."""
     match event, found:
         case "open", (str() | bytes() as path, _, int(flags)) if flags & _WRITES:
             told = ("open", _located(path))
@@ -185,7 +182,7 @@ def _save_file(watcher: _Watcher, tensors: Any, file: Any) -> None:
 
 
 class _WatchedFile:
-    """A file opened for writing whose writes and closing are told of."""
+    """A file opened for writing that reports its writes and its closing."""
 
     def __init__(self, file: Any, path: Path, watcher: _Watcher) -> None:
         self._file, self._path, self._watcher = file, path, watcher

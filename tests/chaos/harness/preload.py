@@ -1,7 +1,7 @@
-"""Imported once by the fork server, so that its children need not."""
+"""Slow imports, made once by the fork server and shared by its children."""
 
 import coolname
-import torch._dynamo  # By the first optimizer: more than a second.
+import torch._dynamo  # The first optimizer imports it, in more than a second.
 import torch.distributed
 
 import evaluate

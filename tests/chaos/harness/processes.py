@@ -1,8 +1,7 @@
-"""Processes in which torch is already imported: a run starts at once.
+"""Processes in which torch is already imported, so that a run starts at once.
 
-A fork server imports the project once and forks a child for each start. What a child runs, and the
-faults that are put into it first, are module-level functions or instances of classes, so that they
-can be sent to it.
+A fork server imports the project once and forks a child for each start. A child's function and its
+faults are pickled: they must be functions of a module, or `functools.partial` of one.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[3]
 IMPORTS = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(Path(__file__).resolve().parents[1])))}
-"""The environment in which a new interpreter finds the project and the harness."""
+"""The environment variable by which a new interpreter finds the project and the harness."""
 
 Fault = Callable[[], None]
 ByRank = Mapping[int, Sequence[Fault]]
@@ -42,7 +41,7 @@ def _run(module: str, schema: str, config_name: str, *overrides: str) -> None:
     run_entry_point(pkgutil.resolve_name(schema), config_name, script.main, "", sweep)
 
 
-# `python SCRIPT OVERRIDES`, exit code and all.
+# Each acts as `python SCRIPT OVERRIDES`, with its exit code.
 pretrain = partial(_run, "pretrain", "training.config.schema:TrainConfig", "cfg_pretrain")
 evaluate = partial(_run, "evaluate", "evaluation.config:EvalConfig", "cfg_evaluate")
 convert = partial(
@@ -51,12 +50,12 @@ convert = partial(
 
 
 def call_main(module: str, *arguments: str) -> None:
-    """`python MODULE ARGUMENTS`, of a script that parses them itself, exit code and all."""
+    """Act as `python MODULE ARGUMENTS` for a script that parses them itself, with its exit code."""
     sys.exit(importlib.import_module(module).main(arguments))
 
 
 class Child:
-    """A process of the fork server, with what it prints in files."""
+    """A process of the fork server; its output goes to files."""
 
     def __init__(self, process: Any, log: Path) -> None:
         self._process, self._log = process, log
@@ -65,44 +64,44 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs (or is stopped)."""
+        """Whether it still runs (a stopped process counts)."""
         return not self.ended_within(0.0)
 
     def signal(self, number: int) -> None:
-        """Send it a signal; nothing happens when it has ended."""
-        with contextlib.suppress(ProcessLookupError):  # The server waits for those that end.
+        """Send it a signal, unless it has ended."""
+        with contextlib.suppress(ProcessLookupError):  # The server reaps children that end.
             if self.alive:
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """Send SIGKILL, and wait for the end."""
         self.signal(signal.SIGKILL)
         self.wait()
 
     def wait(self, timeout: float = 120.0) -> int:
-        """Wait for its end; returns the exit code, -N after signal N.
+        """Wait for its end, and return the exit code (-N after signal N).
 
         Raises:
-            RuntimeError: it still runs; it is ended and shows where it stood.
+            RuntimeError: it still runs. It is ended, and the message shows its stacks.
         """
         if not self.ended_within(timeout):
-            self.signal(signal.SIGABRT)  # faulthandler tells where the threads are.
+            self.signal(signal.SIGABRT)  # faulthandler prints the stacks.
             self.ended_within(10.0)
             raise RuntimeError(f"still running after {timeout} s\n{self.out}\n{self.err}")
         assert self._exit_code is not None
         return self._exit_code
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait for its end, and return whether it came."""
+        """Wait for its end, and return whether it has ended."""
         if self._exit_code is None:
             self._process.join(seconds)
             self._exit_code = self._process.exitcode
             if self._exit_code is not None:
-                self._process.close()  # Thousands are started, and each keeps a descriptor.
+                self._process.close()  # There are thousands, and each keeps a descriptor open.
         return self._exit_code is not None
 
     def require_refusal(self, code: int, *said: str) -> None:
-        """Require this exit code, and one line on standard error that says all this."""
+        """Require this exit code, and one line on standard error that contains all of `said`."""
         found = self.wait()
         assert found == code, f"exit code {found}: {self.err}"
         assert self.err.count("\n") == 1, self.err
@@ -110,12 +109,12 @@ class Child:
 
     @property
     def out(self) -> str:
-        """What it has written to standard output."""
+        """Its standard output so far."""
         return self._log.with_suffix(".out").read_text(errors="replace")
 
     @property
     def err(self) -> str:
-        """What it has written to standard error."""
+        """Its standard error so far."""
         return self._log.with_suffix(".err").read_text(errors="replace")
 
     @property
@@ -125,7 +124,7 @@ class Child:
 
 
 class ForkServer:
-    """Starts children, all in this environment, with what they print in the folder `logs`."""
+    """Starts children in one environment; their output goes to the folder `logs`."""
 
     def __init__(self, environment: Mapping[str, str], logs: Path) -> None:
         self._context = multiprocessing.get_context("forkserver")
@@ -141,15 +140,16 @@ class ForkServer:
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> Child:
-        """Call `target(*arguments)` in a new process, after the faults, with what is added to the
-        environment, in a working directory.
+        """Call the faults and then `target(*arguments)` in a new process.
+
+        `environment` is added to the server's; `folder` is the working directory.
         """
         log = self._logs / f"{len(self._children)}"
         for suffix in (".out", ".err"):
             log.with_suffix(suffix).touch()
         order = (log, folder or self._logs, environment or {}, faults, target, arguments)
         process = self._context.Process(target=_obey, args=order, daemon=True)
-        # The server itself starts with the first process, from this environment.
+        # The first start also starts the server, which takes this environment.
         with patch.dict(os.environ, self._environment, clear=True):
             process.start()
         child = Child(process, log)
@@ -159,19 +159,19 @@ class ForkServer:
     def run(
         self, target: Callable[..., Any], *arguments: Any, faults: Sequence[Fault] = ()
     ) -> Child:
-        """`start`, and wait for the end."""
+        """Start a child, and wait for its end."""
         child = self.start(target, *arguments, faults=faults)
         child.wait()
         return child
 
     def finish(self, *target: Any, faults: Sequence[Fault] = ()) -> Child:
-        """`run`, and require exit code 0."""
+        """Run a child, and require exit code 0."""
         return require_success(self.run(*target, faults=faults))[0]
 
     def start_ranks(
         self, world_size: int, *target: Any, faults: ByRank | None = None
     ) -> list[Child]:
-        """Start `world_size` ranks of one run, with faults by rank, as a launcher does."""
+        """Start `world_size` ranks of one run as a launcher does; `faults` are given by rank."""
         place = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1"}
         place["MASTER_PORT"] = str(free_port())
         places = [place | {"RANK": str(r), "LOCAL_RANK": str(r)} for r in range(world_size)]
@@ -180,7 +180,7 @@ class ForkServer:
         return [self.start(*target, faults=own, environment=each) for own, each in given]
 
     def end_all(self) -> None:
-        """Kill whatever still runs."""
+        """Kill all children that still run."""
         for child in self._children:
             if child.alive:
                 child.signal(signal.SIGCONT)
@@ -188,29 +188,30 @@ class ForkServer:
 
 
 def require_success(*children: Child) -> Sequence[Child]:
-    """Wait for the ends, and require exit codes 0; returns the children."""
+    """Wait for all ends, require exit codes 0, and return the children."""
     for child in children:
         assert child.wait() == 0, child.err
     return children
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens at."""
+    """Return a port of this machine on which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
 
 def has_begun(child: Child) -> bool:
-    """Whether a run has taken its folder, or ended before."""
+    """Return whether a run has taken its folder, or ended before."""
     return "run folder" in child.out or not child.alive
 
 
 def kill_at_random(children: Sequence[Child], rng: np.random.Generator, within: float) -> bool:
-    """Kill one of a run's processes at a random instant `within` seconds from where the run begins,
-    and then all others, as a launcher does; returns False when the run was done before.
+    """Kill a run's processes at a random instant `within` seconds after the run began.
+
+    One is killed first, then all others, as a launcher does. Return False if the run ended before.
     """
     if rng.random() < 0.8:
-        # Not always while they still look at their configuration, and for each other.
+        # Otherwise most kills would come while they read their settings and meet each other.
         until(lambda: has_begun(children[0]), "the run begins")
     victim = children[int(rng.integers(len(children)))]
     if not victim.ended_within(rng.uniform(0.0, within)):
@@ -223,7 +224,7 @@ def kill_at_random(children: Sequence[Child], rng: np.random.Generator, within: 
 
 
 def until(true: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
-    """Wait until something is true; a TimeoutError names what was waited for."""
+    """Wait until `true()` holds; a TimeoutError says `what` did not happen."""
     deadline = time.monotonic() + timeout
     while not true():
         if time.monotonic() > deadline:
@@ -243,7 +244,7 @@ def _obey(
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.enable()
-    # The server's is a semaphore that all its children share: one killed with it would stop them.
+    # All children share the server's lock; if one were killed while it held it, all would hang.
     tqdm.set_lock(threading.RLock())
     for fault in faults:
         fault()

@@ -1,4 +1,4 @@
-"""What a run of the programme counted: the table of docs/reliability.md, details in docs/log/."""
+"""The results of the programme: the table of docs/reliability.md, and the details in docs/log/."""
 
 import itertools
 import os
@@ -18,11 +18,11 @@ from typing import Any
 ROWS = {
     1: ("kill -9 at a random instant", "resumed until done, all state ends in the same bits"),
     2: ("kill -9 at every file operation of a save", "the last saved step, or the one being saved"),
-    3: ("power loss", "no checkpoint that was reported as saved is lost, whatever the disk kept"),
+    3: ("power loss", "no checkpoint reported as saved is lost, whatever the disk kept"),
     4: ("a random rank killed, restart on 1, 2 or 4", "same bits with `reduction=exact`"),
     5: ("SIGTERM or SIGINT to a rank, all ranks, the launcher", "all save the same step, in time"),
     6: ("a rank dies under torchrun `--max-restarts`", "resumes, same bits"),
-    7: ("a rank hangs; a rank is merely slow", "an error that names it, in time; no false alarm"),
+    7: ("a rank hangs; a rank is only slow", "an error that names it, in time; no false alarm"),
     8: ("checkpoint bits flipped, files cut, missing, swapped", "noticed, and the file named"),
     9: ("the same for data; wrong types, shapes, offsets, tokens", "noticed before a model exists"),
     10: ("disk full or an I/O error at each operation", "old checkpoint intact, nothing left over"),
@@ -34,7 +34,7 @@ ROWS = {
     13: ("read-only or unwritable paths", "refused before training, the path named"),
     14: ("mutated configurations", "none accepted; the right name offered"),
     15: ("malicious files", "nothing of them is executed"),
-    16: ("names that lead out of the folder", "nothing written outside"),
+    16: ("names that lead out of the folder", "nothing written outside it"),
     17: ("malformed ARC JSON, Sudoku and maze CSV", "documented errors with file and row, no hang"),
     18: ("two runs in one folder", "one proceeds; after a kill the next takes over"),
     19: ("a build killed or out of space at each operation", "old or new, never mixed"),
@@ -54,7 +54,7 @@ _MEASURED = "## Measured\n"
 
 @dataclass
 class Row:
-    """What the tests of a row said: how they ended and, by test, what they counted."""
+    """The results of a row's tests, and their counts by test."""
 
     passed: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Row:
 
     @property
     def result(self) -> str:
-        """How the row ended, and its numbers: sums over its tests."""
+        """The row's result, with the sums of its tests' numbers."""
         numbers: Counter[str] = Counter()
         for _, counted in sorted(self.figures.items()):
             numbers.update(counted.get("numbers", {}))
@@ -72,7 +72,7 @@ class Row:
 
     @property
     def text(self) -> str:
-        """All that was counted, in the order of the tests' names."""
+        """All sentences, in the order of the tests' names."""
         told = (counted.get("sentences", ()) for _, counted in sorted(self.figures.items()))
         return "; ".join(itertools.chain(*told))
 
@@ -80,7 +80,7 @@ class Row:
 def write(
     rows: Mapping[int, Row], mutants: Mapping[str, tuple[int, bool]], form: str, seconds: float
 ) -> Path:
-    """Put the table into the project's page, and the rest into its log; returns the page's path.
+    """Write the table into the project's page and the details into the log; return the page's path.
 
     Args:
         rows: by number.

@@ -1,6 +1,4 @@
-"""One save of a real run, made again and again: each time in a copy of the run's folder, with a
-fault at another of its file operations.
-"""
+"""Strike one save of a real run at each of its file operations, each time in another copy."""
 
 import os
 import shutil
@@ -16,23 +14,23 @@ from harness.operations import Operation, striking, watching
 from harness.processes import Fault
 from training.checkpoint.store import list_steps
 
-_NOT_REACHED, _NOT_TORN = 90, 91  # Exit codes: fewer operations than that; it was no write.
+_NOT_REACHED, _NOT_TORN = 90, 91  # Exit codes: too few operations; not a write.
 
 
 def strike_saves(
     lab: Lab, saves_before: int | None, kinds: Sequence[str], *faults: Fault
 ) -> tuple[list[tuple[Path, str]], int]:
-    """Train, and instead of a save make a copy of the run's folder for each of its file operations,
-    save there with a fault at that operation, and end. What a save said that failed is beside its
-    copy in `COPY.error`.
+    """Train up to a save, and strike this save at each of its file operations.
+
+    Each try has its own copy of the run's folder; the error of a failed save is in `COPY.error`.
 
     Args:
-        saves_before: how many saves are made as usual; None: all but the run's last.
-        kinds: of faults, see `striking`.
+        saves_before: number of saves made as usual; None makes all but the run's last.
+        kinds: kinds of faults, see `striking`.
 
     Returns:
-        The folders left behind, each with the operation that was struck, in order.
-        The last step that had been saved before.
+        The copies, each with the operation that was struck, in order.
+        The last step saved before.
     """
     copies = lab.folder / "copies"
     copies.mkdir()
@@ -73,7 +71,7 @@ def _strike_everywhere(trainer: Any, kind: str, copies: Path, save: Callable[[],
 
 
 def _save_struck(kind: str, number: int, copy: Path, save: Callable[[], None]) -> int:
-    """Save with a fault; returns an exit code, 0 when the save got over it."""
+    """Save with a fault, and return an exit code (0 if the save succeeded all the same)."""
     note, seen, strike = copy.with_suffix(".operation"), count(), striking(kind, number)
 
     def act(operation: Operation) -> None:

@@ -1,5 +1,6 @@
-"""Faults inside a training step: a run that sleeps or stands still there, and numbers that are not
-finite. Called in a child before its entry point, as all faults are.
+"""Faults inside a training step: a run that sleeps or hangs, and numbers that are not finite.
+
+Like all faults, they are called in a child before its entry point.
 """
 
 import errno
@@ -17,7 +18,7 @@ from harness.processes import until
 
 
 def before_step(step: int, act: Callable[[Any], None]) -> None:
-    """Call `act` with the trainer before a step; what is armed later acts earlier."""
+    """Call `act` with the trainer before a step; the function armed last acts first."""
     from training.trainer import Trainer
 
     original = Trainer._train_step
@@ -31,20 +32,19 @@ def before_step(step: int, act: Callable[[Any], None]) -> None:
 
 
 def wait_for(file: Path) -> None:
-    """Go on only when a file is there."""
+    """Wait until a file exists."""
     until(file.exists, f"{file}")
 
 
 def sleep_at(step: int, seconds: float) -> None:
-    """Sleep before a training step, as a rank that is slow or hangs; everything but the main thread
-    goes on.
-    """
+    """Sleep before a training step, like a rank that is slow or hangs; other threads go on."""
     before_step(step, lambda trainer: time.sleep(seconds))
 
 
 def stand_still(step: int, folder: Path, with_child: bool) -> None:
-    """Stay in front of a step for good, with a file `stands PID` in `folder`; `with_child`: so does
-    a forked child, which leaves a file `child PID`.
+    """Hang before a step, and leave a file `stands PID` in `folder`.
+
+    With `with_child` a forked child hangs too, and leaves a file `child PID`.
     """
 
     def stay(trainer: Any) -> None:
@@ -59,9 +59,7 @@ def stand_still(step: int, folder: Path, with_child: bool) -> None:
 def before_call(
     module: str, function: str, *, seconds: float = 0.0, number: int = 0, each: bool = False
 ) -> None:
-    """Sleep, and send this process a signal, before the first call of a module's function, or
-    before each one.
-    """
+    """Sleep and send this process a signal before the first (or `each`) call of a function."""
     owner, calls = importlib.import_module(module), itertools.count()
     original = getattr(owner, function)
 
@@ -75,7 +73,7 @@ def before_call(
 
 
 def compile_quickly() -> None:
-    """Let torch.compile do all but write C++, which takes a compiler and most of a minute."""
+    """Let torch.compile skip the C++ code, which needs a compiler and most of a minute."""
     import torch
 
     compiled = torch.compile
@@ -83,7 +81,7 @@ def compile_quickly() -> None:
 
 
 def without_flock() -> None:
-    """Let the file system know no flock."""
+    """Act as a file system without flock."""
     import fcntl
 
     def refuse(descriptor: int, operation: int) -> None:
@@ -100,7 +98,7 @@ PARTS = ("weight", "average", "optimizer", "carry")
 
 
 def poison(place: str, value: float, step: int) -> None:
-    """Put `value` (nan, inf or -inf) into what a step computes with, at one of `PLACES`."""
+    """Put `value` (nan, inf or -inf) into a step's numbers, at one of `PLACES`."""
     import torch
 
     from training.step import Learner
@@ -112,7 +110,7 @@ def poison(place: str, value: float, step: int) -> None:
         elif place == "puzzle embedding":
             learner.model.puzzle_embedding.weights[:, 0] = value
         else:
-            assert not learner.carry.halted.all(), "all slots start anew, nothing is read"
+            assert not learner.carry.halted.all(), "all slots start anew: the step reads no carry"
             for tensor in _floats(learner.carry.tensors().values()):
                 tensor[..., 0] = value
 
@@ -138,9 +136,9 @@ def poison(place: str, value: float, step: int) -> None:
 
 
 def observe(step: int, file: Path) -> None:
-    """Write into `file` what a step that fails did to the state, and whether a save refuses then.
+    """Write the state's digests around a failing step, and the refusal of a save, into `file`.
 
-    To be armed before `poison`, so that it looks after that one has struck.
+    Arm it before `poison`, so that it takes its first digest after that one has struck.
     """
     from runtime.errors import NonFiniteError
     from training.trainer import Trainer
@@ -165,7 +163,7 @@ def observe(step: int, file: Path) -> None:
 
 
 def spoil_save(part: str, step: int) -> None:
-    """Put a NaN into one of `PARTS` of the state after a step was made, which is saved then."""
+    """Put a NaN into one of `PARTS` of the state after a step, just before it is saved."""
     import torch
 
     from training.trainer import Trainer
@@ -193,7 +191,7 @@ def _floats(tensors: Iterable[Any]) -> list[Any]:
 
 
 def _digest(learner: Any) -> str:
-    """Return the sha256 of what an update changes: weights, table, average, optimizer."""
+    """Return the sha256 of all that an update changes: weights, table, average, optimizer."""
     from training.checkpoint.tensors import model_tensors, optimizer_tensors
 
     digest = hashlib.sha256()

@@ -1,11 +1,10 @@
-"""pretrain.py whose ranks die or wait before some steps, for launchers, which start a command and
-no function:
+"""pretrain.py with ranks that die or wait before some steps; a command, because launchers need one:
 
     -m harness.stops FOLDER die RANK:STEP,... MUTANT KEY=VALUE ...
     -m harness.stops FOLDER wait STEP,... MUTANT KEY=VALUE ...
 
-A rank dies at each of its places once: FOLDER keeps account. One that waits leaves a file
-`STEP RANK PID` there, and goes on when there is one `go STEP`.
+A rank dies once at each of its places, which FOLDER records. A waiting rank leaves a file
+`STEP RANK PID` there, and goes on when a file `go STEP` appears.
 """
 
 import os
@@ -46,7 +45,7 @@ def main(folder: Path, what: str, places: str, mutant: str, *overrides: str) -> 
 
 
 def meet_at(port: int, timeout: float) -> None:
-    """Meet the other ranks in a store on this machine, and print their prefix, or why not."""
+    """Meet the other ranks in a store on this machine, and print their prefix or the error."""
     from torch.distributed import TCPStore
 
     from runtime.errors import RankError

@@ -1,6 +1,4 @@
-"""Places for metrics that fail: a stand-in for W&B, calls that raise or hang, and servers that do
-not answer.
-"""
+"""Trackers that fail: a stand-in for W&B, calls that raise or hang, servers that do not answer."""
 
 import itertools
 import os
@@ -19,7 +17,7 @@ from harness.processes import free_port
 
 
 def stand_in_wandb() -> None:
-    """Put a module in the place of wandb that does nothing but write where the real one does."""
+    """Replace wandb by a module that only writes its log, where the real one does."""
 
     class Run:
         def log(self, values: Any, step: int) -> None:
@@ -38,14 +36,12 @@ def stand_in_wandb() -> None:
 
 
 def missing(package: str) -> None:
-    """Let a package be not installed."""
+    """Make the import of a package fail."""
     sys.modules[package] = None  # type: ignore[assignment]
 
 
 def failing_call(name: str, num_good: int = 0, hangs: bool = False) -> None:
-    """Let a function raise after `num_good` calls, an error of its package's own; or never
-    return.
-    """
+    """Make a function raise an unknown error, or hang, after `num_good` calls."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     number, original = itertools.count(), pkgutil.resolve_name(name)
 
@@ -64,7 +60,7 @@ def failing_call(name: str, num_good: int = 0, hangs: bool = False) -> None:
 
 @contextmanager
 def servers() -> Iterator[dict[str, int]]:
-    """Ports where connections are refused; taken and never answered; neither taken nor refused."""
+    """Yield ports that refuse connections, accept and never answer, or do neither."""
     with ExitStack() as opened:
         silent = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=64))
         deaf = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))

@@ -22,7 +22,7 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_the_bytes_are_those_of_the_builder(tmp_path: Path) -> None:
+def test_the_bytes_are_the_same_as_the_builders(tmp_path: Path) -> None:
     named, own = tmp_path / "named", tmp_path / "own"
     main(["data=sudoku_generated", f"data.path={named}", f"data.builder.flags='{FLAGS}'"])
     assert build_sudoku_dataset.main([*FLAGS.split(), f"--output-dir={own}"]) == 0

@@ -142,7 +142,7 @@ def test_peak_is_the_best_of_all_passes(monkeypatch: Any) -> None:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The words of each line of the case."""
+    """Return the words of each line of the case."""
     return [line.split() for line in text.splitlines() if line.startswith("tiny  ")]
 
 
@@ -158,7 +158,7 @@ def rows(text: str) -> list[list[str]]:
         ({}, {"name": "small"}, 1, None, ""),
     ],
 )
-def test_times_are_set_against_those_of_an_earlier_report(
+def test_times_are_compared_with_an_earlier_report(
     report: Any, environment: Any, case: Any, ratio: float, mark: str | None, note: str
 ) -> None:
     old = copy.deepcopy(report)

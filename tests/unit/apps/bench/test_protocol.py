@@ -90,7 +90,7 @@ CONTENT = {
 }
 
 
-def test_a_row_says_score_protocol_hardware_and_hours() -> None:
+def test_a_row_has_score_protocol_hardware_and_hours() -> None:
     header, line, row = protocol.as_table(CONTENT).splitlines()
     titles = "recipe | exact | parameters | protocol | hardware | hours of training"
     assert header == f"| {titles} |"

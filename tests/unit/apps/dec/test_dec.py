@@ -149,7 +149,7 @@ def test_every_parameter_learns(units: bool) -> None:
     assert math.isfinite(output.loss.item())
 
 
-def test_a_puzzle_draws_alone_in_an_evaluation() -> None:
+def test_in_an_evaluation_the_draws_of_a_puzzle_ignore_its_batch() -> None:
     model, examples = (
         model_of(techniques={"random_starts": {}, "damped_noise": {"noise": 0.1}}).eval(),
         sudoku_examples(4),
@@ -207,12 +207,12 @@ def test_other_data_are_refused(facts: DataFacts) -> None:
         ({"units": True, "mlp_t": False, "attention_bias": "sudoku"}, "attention_bias=none"),
     ],
 )
-def test_what_tells_digits_apart_is_refused(settings: dict[str, Any], why: str) -> None:
+def test_settings_that_tell_digits_apart_are_refused(settings: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         DECConfig(**SMALL | settings)
 
 
-def test_auxiliary_heads_know_no_digit_either() -> None:
+def test_auxiliary_heads_treat_digits_alike() -> None:
     heads = {"confidence": {}, "halt": {}}
     model, examples = model_of(heads=heads), sudoku_examples(4)
     names = {"confidence_logits", "halt_logits"}

@@ -95,7 +95,7 @@ def test_what_is_written_is_what_the_published_code_reads(tmp_path: Path) -> Non
     assert settings["data_paths_test"] == []
     assert settings["evaluators"] == []
     assert settings["lr"] == 0.25
-    assert not {"optimizer", "device", "resume", "logger"} & settings.keys()  # Ours alone.
+    assert not {"optimizer", "device", "resume", "logger"} & settings.keys()  # Only ours.
 
 
 @pytest.mark.parametrize(

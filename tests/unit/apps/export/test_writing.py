@@ -61,7 +61,7 @@ def pair_of(settings: Any) -> tuple[ExportedStep, ExportedStep]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Run]]:
-    """Write the file of a step and open it."""
+    """Return a function that writes the file of a step and opens it."""
 
     def write(step: ExportedStep) -> tuple[Path, Run]:
         path = tmp_path_factory.mktemp("exported") / "out.onnx"
@@ -169,7 +169,7 @@ def test_large_tensors_get_a_file_of_their_own(
     assert np.array_equal(run_apart(arrays_of(2), 2)["logits"], run(arrays_of(2), 2)["logits"])
 
 
-# What is wrong
+# Mistakes
 
 
 @pytest.mark.parametrize("wrong", ["a weight", "a lost step", "no number"])

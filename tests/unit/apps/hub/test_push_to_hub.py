@@ -45,7 +45,7 @@ def test_settings_name_no_place_of_the_machine_and_no_command() -> None:
     }
 
 
-def test_commands_that_built_the_data_name_no_place(tmp_path: Path) -> None:
+def test_commands_that_built_the_data_have_no_paths(tmp_path: Path) -> None:
     command = ["dataset/build.py", "--source", "/home/me/raw", "--output-dir=/home/me/data"]
     (tmp_path / "manifest.json").write_text(json.dumps({"command": command, "seed": 1}))
     trained: Any = SimpleNamespace(run=SimpleNamespace(data_folders=lambda split: [str(tmp_path)]))

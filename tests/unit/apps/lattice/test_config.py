@@ -21,7 +21,7 @@ def test_every_choice_composes(command: str) -> None:
     assert config.arch.loss.weights.model_dump()["candidates"] == 0.25
 
 
-def test_its_heads() -> None:
+def test_the_heads_of_the_lattice() -> None:
     source = source_of("cfg_pretrain", parse_arguments([]))
     composed = plain(*compose_runs(TrainConfig, source, [["heads=lattice"]]))["arch"]["heads"]
     detach = {"detach": False}

@@ -1,4 +1,4 @@
-"""What a lattice draws."""
+"""The random draws of a lattice."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def drawn(seed: int, step: int, rows: int = 64, size: int = 9, **settings: Any) 
     return guesses_and_views(at, LatticeConfig(**settings), sudoku_symmetries(size))
 
 
-def test_guesses_and_views_depend_on_seed_step_and_row_alone() -> None:
+def test_guesses_and_views_depend_only_on_seed_step_and_row() -> None:
     found, again = drawn(3, 7, views="dihedral"), drawn(3, 7, views="dihedral")
     shapes = {"guesses": (64, 2), "cells": (64, 81), "tokens": (64, 11)}
     assert {name: values.shape for name, values in found.items()} == shapes

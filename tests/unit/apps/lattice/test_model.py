@@ -91,7 +91,7 @@ def test_unlikely_candidates_are_struck_but_never_givens() -> None:
     assert not deduced.contradiction.any()
 
 
-def test_each_row_can_have_a_bound_of_its_own() -> None:
+def test_each_row_can_have_its_own_bound() -> None:
     state = one_row([{2, 3}] * 16).expand(3, -1, -1)
     keep = torch.full(state.shape, YES)
     keep[:, 0, 3] = torch.tensor(0.04).logit()
@@ -126,7 +126,7 @@ def test_a_guess_takes_an_open_cell_and_a_token_by_its_probability() -> None:
         torch.testing.assert_close(shares, scores.softmax(-1), rtol=0, atol=1 / number)
 
 
-def test_a_guided_guess_is_the_solution_s_where_that_is_still_there() -> None:
+def test_a_guided_guess_takes_the_solution_if_it_is_still_a_candidate() -> None:
     model, state = model_of(), one_row([{2, 3}, *[{2}] * 15])
     logits = torch.zeros(1, 16, 6)
     logits[0, 0, 2] = YES
@@ -138,7 +138,7 @@ def test_a_guided_guess_is_the_solution_s_where_that_is_still_there() -> None:
         assert torch.equal(deduced.candidates, one_row([{token}, *[{2}] * 15]))
 
 
-def test_only_rows_that_are_guided_are_told() -> None:
+def test_only_guided_rows_follow_the_solution() -> None:
     model = model_of(views="none", strike_below=0.0).train()
     examples = sudoku_examples(rows=64)
     guided = torch.arange(64).view(-1, 1) < 32
@@ -174,7 +174,7 @@ def test_where_the_solution_is_gone_only_the_contradiction_is_learned() -> None:
     assert (evaluated.rows["lm_loss"] > 0).all()
 
 
-def test_an_answer_is_decided_when_the_model_has_seen_it_whole() -> None:
+def test_an_answer_is_decided_one_step_after_the_last_strike() -> None:
     model, guesses = model_of(), torch.zeros(1, 2)
     state = one_row([{2, 3}, *[{2}] * 15])
     keep = torch.full(state.shape, YES)
@@ -192,7 +192,7 @@ def test_an_answer_is_decided_when_the_model_has_seen_it_whole() -> None:
         assert (second.decided.item(), second.contradiction.item()) == verdict
 
 
-def test_nothing_is_guessed_where_all_is_decided_or_a_contradiction_is_noticed() -> None:
+def test_there_is_no_guess_after_a_decision_or_a_contradiction() -> None:
     decided = one_row([{2}] * 16)
     stuck = one_row([{2, 3}, *[{2}] * 15])
     empty = one_row([set(), {2, 3}, *[{2}] * 14])
@@ -278,11 +278,11 @@ def test_a_step_can_begin_with_the_states_of_the_last_one() -> None:
     assert torch.equal(second.inner["z_H"], h.reshape(3, 64, 8))
 
 
-def test_slots_are_replaced_when_decided_really_contradictory_or_too_old() -> None:
+def test_slots_halt_when_decided_really_contradictory_or_too_old() -> None:
     model, examples = model_of(halt_max_steps=3).train(), sudoku_examples(rows=6)
     labels = examples["labels"]
     right = torch.nn.functional.one_hot(labels.long(), 6).bool()
-    gone = torch.ones(16, 6, dtype=torch.bool)  # Open, but for the first cell's label.
+    gone = torch.ones(16, 6, dtype=torch.bool)  # All open; below the first cell loses its label.
     states = right.clone()
     states[:3] = states[4] = gone
     for row in (2, 4, 5):
@@ -401,7 +401,7 @@ def test_other_puzzles_are_refused(facts: DataFacts) -> None:
         ({"heads": {"action": {"field": "a"}, **HEADS}}, "does not turn fields"),
     ],
 )
-def test_what_has_no_meaning_is_refused(settings: Any, message: str) -> None:
+def test_settings_without_a_meaning_are_refused(settings: Any, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         LatticeConfig(**SMALL | settings)
 

@@ -136,7 +136,7 @@ def test_all_puzzles_are_solved_some_after_a_contradiction(
     assert any(one.taken_back if backtrack else one.restarts for one in found)
 
 
-def test_a_chain_goes_back_guess_by_guess_and_then_to_its_beginning() -> None:
+def test_a_chain_takes_back_its_guesses_and_then_restarts() -> None:
     def cells(*left: set[int]) -> np.ndarray:
         return np.array([[token in cell for token in range(3)] for cell in left])
 
@@ -155,7 +155,7 @@ def test_a_chain_goes_back_guess_by_guess_and_then_to_its_beginning() -> None:
         assert np.array_equal(chain.begins_with, left)
 
 
-def test_where_nothing_is_left_to_take_back_less_is_struck(ranks: Ranks, puzzles: Batch) -> None:
+def test_each_restart_strikes_less(ranks: Ranks, puzzles: Batch) -> None:
     row = next(row for row in range(12) if (puzzles.inputs[row] == 1).sum() > 8)
     cell = int((puzzles.inputs[row] == 1).argmax())
     alone = slice(row, row + 1)
@@ -168,13 +168,13 @@ def test_where_nothing_is_left_to_take_back_less_is_struck(ranks: Ranks, puzzles
     assert careful.answer.tolist() == one.labels[0].tolist()
     # 0.1, then 0.05, then 0.025.
     assert careful.restarts == 2
-    # Of several chains the third begins so.
+    # The third of several chains begins with this bound.
     (several,) = search_with(ranks, one, doubt=doubt, chains=4)
     assert several.chain in (2, 3)
 
 
 @pytest.mark.parametrize("views", ["none", "dihedral"])
-def test_what_is_found_does_not_depend_on_the_puzzles_beside_it(
+def test_an_answer_does_not_depend_on_the_puzzles_beside_it(
     ranks: Ranks, puzzles: Batch, views: str
 ) -> None:
     together = search_with(ranks, puzzles, at_once=5, views=views)
@@ -220,7 +220,7 @@ def test_a_search_that_was_killed_goes_on(ranks: Ranks, puzzles: Batch, tmp_path
     assert list(map(essence, again)) == list(map(essence, whole))
 
 
-def test_another_search_takes_nothing_of_a_killed_one(ranks: Ranks, tmp_path: Path) -> None:
+def test_another_search_ignores_the_file_of_a_killed_one(ranks: Ranks, tmp_path: Path) -> None:
     def ledger(key: str) -> Ledger:
         return Ledger(tmp_path / "search", key, ranks)
 
@@ -232,7 +232,7 @@ def test_another_search_takes_nothing_of_a_killed_one(ranks: Ranks, tmp_path: Pa
     assert ledger("two").missing("me", "none", 3) == [0, 1, 2]
 
 
-def test_figures_tell_solved_wrong_and_abstained_apart() -> None:
+def test_figures_distinguish_solved_wrong_and_abstained() -> None:
     labels = np.array([[2, 3], [3, 2], [2, 2], [3, 3]])
     found = [
         Found(0, at_once=labels[0], answer=labels[0], calls=4, seconds=1.0),

@@ -31,7 +31,7 @@ def test_words_are_text_whatever_they_say() -> None:
     assert not list(text)
 
 
-def test_on_dark_paper_light_is_dark_and_hues_stay() -> None:
+def test_dark_mode_swaps_light_and_dark_and_keeps_hues() -> None:
     paper, ink, red = map(darkened, ("#ffffff", "#16202c", "#c81e1e"))
     assert int(paper[1:3], 16) < 40 < 180 < int(ink[1:3], 16)
     assert int(red[1:3], 16) > 2 * int(red[3:5], 16)

@@ -71,7 +71,7 @@ def test_columns_of_odd_names_are_no_steps(run: Run) -> None:
     figure = steps_figure(known)
     assert figure is not None
     assert trace(figure, "2 puzzles")["x"] == [1, 10]
-    # A single step is no curve.
+    # A single step makes no curve.
     assert steps_figure(records_of(right_after_1=[1, 0], exact_accuracy=[1, 0])) is None
 
 

@@ -1,4 +1,4 @@
-"""Pages are complete, small and harmless, whatever a run's folder holds."""
+"""Pages are complete, small and harmless for any content of a run's folder."""
 
 import base64
 import gzip
@@ -265,7 +265,7 @@ def test_text_is_harmless() -> None:
     assert str(words("a_b/<c>")) == "<td>a_<wbr>b/<wbr>&lt;c&gt;</td>"
 
 
-# Anything else
+# Any content
 
 
 VALUES = (None, True, 0, -1, 1e308, 10**400, "nan", "", "x" * 10_000, [], {}, [[]], [None])

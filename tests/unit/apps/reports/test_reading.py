@@ -263,7 +263,7 @@ def test_few_values_stay_as_they_are() -> None:
     assert curve_of([1.0, 2.0, 3.0, 4.0, 5.0, 7.0]).points(2) == ([2, 5], [2.0, 16 / 3])
 
 
-def test_of_many_values_the_means_stay() -> None:
+def test_many_values_become_means() -> None:
     values = np.random.default_rng(0).normal(size=50_000)
     steps, means = curve_of(values.tolist()).points()
     assert MAX_BINS / 2 <= len(steps) <= MAX_BINS

@@ -12,7 +12,7 @@ from training.checkpoint.lock import run_lock
 Make = Callable[..., Path]
 
 
-def test_all_runs_are_listed_those_at_work_first(make_sweep: Make, make_run_folder: Make) -> None:
+def test_all_runs_are_listed_running_ones_first(make_sweep: Make, make_run_folder: Make) -> None:
     sweep = make_sweep()
     at_work = make_run_folder("at work", score=0.25)
     with run_lock(at_work):

@@ -106,7 +106,7 @@ def test_predictions_of_another_form_are_named(
         {"descr": "<i8", "shape": (-3, -4)},
     ],
 )
-def test_sizes_that_cannot_be_are_refused(
+def test_impossible_sizes_are_refused(
     run: Run, small: tuple[Path, Path], claim: dict[str, Any]
 ) -> None:
     header = repr(claim | {"fortran_order": False}).encode()

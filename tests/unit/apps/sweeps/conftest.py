@@ -1,16 +1,16 @@
-"""A stand-in for an entry point: counts to a number, saves after each step, and resumes."""
+"""A stand-in for an entry point: it counts to a number, saves after each step, and resumes."""
 
 import contextlib
 import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import wait_until
 
 JOB = """
 import json, os, signal, sys, time
@@ -93,13 +93,6 @@ except Preempted as error:
 """
 
 
-def wait_until(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 class SweepCommand:
     """Starts sweeps of the stand-in in a process of their own."""
 
@@ -157,7 +150,7 @@ class SweepCommand:
         return [json.loads(line) for line in lines]
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of the table."""
+        """Return the rows of the table."""
         return json.loads((self.folder / "results.json").read_text())["jobs"]
 
     def states(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which jobs a command line asks for, and what their folders are called."""
+"""The jobs of a command line, and the names of their folders."""
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser

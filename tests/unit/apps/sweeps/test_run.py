@@ -12,7 +12,7 @@ import pytest
 from apps.sweeps.config import PoolConfig
 from apps.sweeps.jobs import Job
 from apps.sweeps.machine import LocalLauncher
-from tests.unit.apps.sweeps.conftest import wait_until
+from tests.conftest import wait_until
 
 POOL = {"launcher": {"name": "pool", "max_jobs": 2}}
 

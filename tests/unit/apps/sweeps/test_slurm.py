@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.apps.sweeps.conftest import wait_until
+from tests.conftest import wait_until
 
 pytest.importorskip("submitit")
 
@@ -56,7 +56,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_failed_job_tells_its_exit_code(sweep: Any, slurm: Path) -> None:
+def test_a_failed_job_has_its_exit_code(sweep: Any, slurm: Path) -> None:
     code, output = sweep.run(SLURM, "code=0,5")
     assert code == 5, output
     assert sweep.states() == {"code-0": "finished", "code-5": "failed"}

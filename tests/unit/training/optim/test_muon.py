@@ -27,7 +27,7 @@ def build(parameters: list[nn.Parameter], scale: str = "original") -> Muon:
 
 
 @pytest.mark.parametrize("scale", ["original", "match_rms_adamw"])
-def test_steps_are_those_of_torch(scale: str) -> None:
+def test_steps_are_as_in_torch(scale: str) -> None:
     own, theirs = matrices(), matrices()
     optimizer = build(own, scale)
     twin = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.2, momentum=0.9, adjust_lr_fn=scale)
@@ -50,21 +50,20 @@ def test_singular_values_come_near_one() -> None:
         assert values.max() < 1.3
 
 
-def test_a_step_that_is_skipped_changes_nothing() -> None:
+def test_a_skipped_step_changes_nothing() -> None:
     parameters = matrices()
     optimizer = build(parameters)
     set_gradients(parameters, 1)
     optimizer.step()
     kept = [p.detach().clone() for p in parameters]
-    state = [optimizer.state[p]["momentum"].clone() for p in parameters]
+    kept += [optimizer.state[p]["momentum"].clone() for p in parameters]
     set_gradients(parameters, 2)
     assert parameters[0].grad is not None
     parameters[0].grad.fill_(torch.nan)
     optimizer.found_inf = torch.ones(())  # type: ignore[attr-defined]
     optimizer.step()
-    assert all(torch.equal(p, k) for p, k in zip(parameters, kept, strict=True))
-    found = [optimizer.state[p]["momentum"] for p in parameters]
-    assert all(torch.equal(m, k) for m, k in zip(found, state, strict=True))
+    found = [*parameters, *(optimizer.state[p]["momentum"] for p in parameters)]
+    assert all(torch.equal(p, k) for p, k in zip(found, kept, strict=True))
 
 
 def test_everything_else_takes_adamw_s_steps() -> None:
