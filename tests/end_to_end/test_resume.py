@@ -1,4 +1,4 @@
-"""A run that was stopped, killed or moved back ends in the bits of one that was not."""
+"""A run that was stopped, killed or moved back ends with the same bits as one that was not."""
 
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ VARIANTS = {
 
 
 def build_eager_model(config: Any, facts: Any) -> Any:
-    """Build a model that wants to halt from the first step on, so that exploration decides."""
+    """Build a model that always wants to halt, so that exploration decides."""
     model = build_model(config, facts)
     with torch.no_grad():
         if config.heads.q is not None:
@@ -56,7 +56,7 @@ def build_eager_model(config: Any, facts: Any) -> Any:
     return model
 
 
-# The others are slow tests.
+# The other variants are slow tests.
 QUICK = ("float32", "puzzle embedding", "candidates")
 
 
@@ -69,8 +69,8 @@ QUICK = ("float32", "puzzle embedding", "candidates")
 def settings(
     request: Any, tiny_settings: list[str], tasks_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    """What each variant has more than `tiny_settings`."""
-    # Slow without the hardware for it, but the same.
+    """The settings that each variant adds to `tiny_settings`."""
+    # Slow without hardware support, but with the same results.
     monkeypatch.setattr(device, "cpu_has_bfloat16", lambda: True)
     monkeypatch.setattr("training.step.build_model", build_eager_model)
     lacks = {"arch=transformer": "arch.L_layers=1"}
@@ -81,7 +81,7 @@ def settings(
 
 
 class Killed(BaseException):
-    """Stands for kill -9: nothing is saved on the way out."""
+    """A stand-in for kill -9: the run saves nothing."""
 
 
 # Stopping
@@ -93,7 +93,7 @@ def test_stops_anywhere_change_no_bit(run: Any, settings: list[str]) -> None:
     if EXPLORES in settings:
         assert len({record["train/count"] for record in whole.train_records}) > 3
     border = whole.eval_records[0]["step"]
-    # The first step, before and behind an evaluation, in the middle, before the last evaluation.
+    # The first step, before and after an evaluation, in the middle, before the last evaluation.
     for stop in (1, 2, border, border + 1, last - 2, last):
         part = run(*settings, f"max_steps={stop}", name="parts")
         assert part.steps[-1] == stop

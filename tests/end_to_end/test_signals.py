@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM save and stop with exit code 75; the same command goes on to the same bits."""
+"""SIGINT and SIGTERM save and stop with exit code 75. The same command resumes exactly."""
 
 import os
 import signal
@@ -65,7 +65,7 @@ def test_the_exit_code_of_a_run_that_was_asked_to_stop(
     with pytest.raises(SystemExit) as ended:
         run_entry_point(TrainConfig, "cfg_pretrain", pretrain.main, "")
     assert ended.value.code == 75
-    # It is on its way out; another one would only change its exit code.
+    # The process is ending; another signal would only change its exit code.
     assert signal.signal(signal.SIGTERM, before) is signal.SIG_IGN
     line = "pretrain.py: asked to stop: saved at step 3; the same command resumes the run"
     assert capsys.readouterr().err.splitlines()[-1] == line

@@ -25,7 +25,7 @@ def opened(*settings: str, check_values: bool = True) -> tuple[PuzzleDataset, Pu
 
 @pytest.fixture
 def folder(sudoku_data: Path, tmp_path: Path) -> Path:
-    """A copy of a data set, to be changed."""
+    """A copy of a data set that a test may change."""
     return Path(shutil.copytree(sudoku_data, tmp_path / "data"))
 
 
@@ -101,7 +101,7 @@ def test_a_batch_that_never_fills_is_a_mistake(sudoku_data: Path, settings: list
 
 def test_ranks_with_other_data_are_named() -> None:
     ranks: Any = SimpleNamespace(that_differ=lambda own: [1, 3])
-    with pytest.raises(DatasetError, match="the data of rank 1, 3 are not those of rank 0"):
+    with pytest.raises(DatasetError, match="rank 1, 3 read other data than rank 0"):
         require_same_data("a", ranks)
     ranks.that_differ = lambda own: []
     require_same_data("a", ranks)
