@@ -80,7 +80,7 @@ class Learner:
         )
         self.compiling: Compiling = ranks.broadcast_object(compiling)
         self.forward = compiled_forward(self.model, self.compiling.form)
-        self.at_depth = self.model.model.inner.techniques.acting("depth_at")
+        self.depth_techniques = self.model.model.inner.techniques.acting("depth_at")
         self._add_optimizers()
         self._add_schedule()
         self.carry = self.model.initial_carry(self._empty_examples())
@@ -186,8 +186,8 @@ class Learner:
         """
         batch = self.ranks.on_device(rows.arrays())
         factor = self.lr_factor(step)
-        if self.at_depth:
-            self.model.model.inner.depth = self.form_at(step)
+        if self.depth_techniques:
+            self.model.model.inner.depth = self.depth_of_step(step)
         drawn = self.ranks.on_device(self.model.model.draw(self.address(step - 1)))
         asked = self.ranks.on_device({"stop": np.array(stop.requested)})["stop"]
         self.bucket.zero_()
@@ -204,10 +204,10 @@ class Learner:
             known |= self._diagnose(step, measured, norms)
         self.metrics.record(metrics, norms, known)
 
-    def form_at(self, step: int) -> Depth | None:
+    def depth_of_step(self, step: int) -> Depth | None:
         """Return the depth of a step (from 1) if a technique sets it. A new depth compiles anew."""
         done = (step - 1) / max(1, self.total_steps)  # As a share of the run's steps.
-        return next((one.depth_at(done) for one in self.at_depth), None)
+        return next((one.depth_at(done) for one in self.depth_techniques), None)
 
     def seed_other_ranks(self, step: int) -> None:
         """Seed torch on all ranks but the first, which goes on from the initialization."""

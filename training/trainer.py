@@ -74,8 +74,8 @@ class Trainer:
     say: Callable[[str], None]
     after_step: Callable[[], object] = bool
     stop: StopSignals = field(default_factory=StopSignals, init=False)
-    # Forms of the steps made since the start. A new form may have to be compiled.
-    _forms_seen: set[Hashable] = field(default_factory=set, init=False)
+    # Depths of the steps made since the start. A new depth may have to be compiled.
+    _depths_seen: set[Hashable] = field(default_factory=set, init=False)
     _saved_at: float = field(default_factory=time.monotonic, init=False)
 
     def fit(self) -> None:
@@ -142,9 +142,9 @@ class Trainer:
 
     def _train_step(self, batch: Batch) -> None:
         step = self.progress.step + 1
-        form = self.learner.form_at(step)
-        self.ranks.mark(f"step {step}", long=form not in self._forms_seen)
-        self._forms_seen.add(form)
+        depth = self.learner.depth_of_step(step)
+        self.ranks.mark(f"step {step}", long=depth not in self._depths_seen)
+        self._depths_seen.add(depth)
         self.learner.step(step, batch, self.stop)
         self.progress.step = step
         self.after_step()

@@ -1,4 +1,4 @@
-"""The schema of a training run. Imports no torch, so that a configuration is checked early."""
+"""The schema of a training run, which imports no torch: settings are checked before it loads."""
 
 import shlex
 from collections.abc import Iterator, Mapping

@@ -64,7 +64,7 @@ class Source:
         return next((file for file in files if file.is_file()), None)
 
     def in_present_terms(self, line: str) -> str:
-        """Return an override with a recipe's former name replaced. A file of that name wins."""
+        """Return an override with a recipe's former name replaced, unless a file has that name."""
         key, _, name = line.partition("=")
         is_former = key == "experiment" and not self.find(f"{key}/{name}")
         return f"{key}={_FORMER_RECIPES.get(name, name)}" if is_former else line
@@ -91,7 +91,7 @@ class Source:
         return groups
 
     def _defaults(self, name: str) -> Iterator[tuple[str, Any]]:
-        """Yield the groups that a file or a file included by it chooses, each with the choice."""
+        """Yield (group, choice) for the groups that a file and the files it includes choose."""
         for entry, choice in _defaults(self.content(name)):
             if choice is None and entry != name:
                 yield from self._defaults(entry)
@@ -109,12 +109,12 @@ class Source:
             return compose(self.config_name, list(lines), **options)
 
     def hydra_defaults(self) -> list[str]:
-        """Return overrides that set our defaults of Hydra's settings which the main file leaves."""
+        """Return overrides with our defaults for settings of Hydra that the main file leaves."""
         given = _places(self.content(self.config_name), "")
         return [f"{key}={value}" for key, value in _OUR_DEFAULTS.items() if key not in given]
 
     def _require_harmless(self, lines: Sequence[str]) -> None:
-        """Raise ConfigError if a user's file changes a setting of Hydra's that it must not."""
+        """Raise ConfigError if a user's file changes a protected setting of Hydra's."""
         defaults_of = GlobalHydra.instance().config_loader().compute_defaults_list
         for default in defaults_of(self.config_name, list(lines), RunMode.RUN).defaults:
             name = str(default.config_path)
@@ -131,7 +131,7 @@ def source_of(config_name: str, args: argparse.Namespace) -> Source:
 
     Raises:
         ConfigError: a folder or the main file is missing, a file is in two folders, or the main
-            file changes a setting of Hydra's own that it must not.
+            file changes a protected setting of Hydra's.
     """
     own = [] if args.config_dir is None else [Path(args.config_dir).resolve()]
     for folder in own:
@@ -222,9 +222,7 @@ def _defaults(content: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _hydra_places(file: Path, content: Any, package: str) -> list[str]:
-    """Return the settings and groups of Hydra's own that a file sets. Raise ConfigError for one
-    that must not be changed.
-    """
+    """Return settings and groups of Hydra that a file sets. Raise ConfigError if protected."""
     places = _places(content, package)
     places = [shown(place) for place in places if re.search(r"^hydra\b|@hydra\b", place)]
     for place in places:

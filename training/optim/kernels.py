@@ -89,11 +89,10 @@ def arrays_of(
 
 
 def step_(arrays: list[np.ndarray], numbers: "StepNumbers") -> None:
-    """Make a step of AdamATan2 and, if there is an average, move that. Changes all arrays but the
-    gradient.
+    """Update the weights by AdamATan2, then their average if there is one.
 
     Args:
-        arrays: the result of `arrays_of`.
+        arrays: the result of `arrays_of`. All but the gradient change.
     """
     size = len(arrays[0])
     starts = iter(range(0, size, PIECE))
