@@ -29,7 +29,7 @@ def open_data(
         check_values: also check every token; one rank of a run is enough.
     Raises:
         ConfigError: a setting of the architecture does not fit the data.
-        DatasetError: names the folder or file, and the command that builds it if data=NAME is missing.
+        DatasetError: names the folder or file, and the command that builds a missing data=NAME.
     """
     heads = config.arch.heads
     require_folders(config)

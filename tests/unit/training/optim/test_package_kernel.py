@@ -77,7 +77,7 @@ def test_where_it_cannot_run_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -
         package_kernel(CPU)
     # The module is imported before the device is used.
     monkeypatch.setitem(sys.modules, "adam_atan2_backend", None)
-    with pytest.raises(ConfigError, match="adam_atan2_backend.adam_atan2_cuda_impl_ cannot be"):
+    with pytest.raises(ConfigError, match="cannot load adam_atan2_backend.adam_atan2_cuda_impl_"):
         package_kernel(torch.device("cuda"))
     monkeypatch.setitem(sys.modules, "adam_atan2_backend", SimpleNamespace())
     with pytest.raises(ConfigError, match="has no attribute 'adam_atan2_cuda_impl_'"):
