@@ -186,7 +186,7 @@ def test_a_disk_that_refuses_the_outputs_is_a_mistake_in_the_settings(
     own_run: Path, run_evaluation: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "result_outputs").write_text("a file where the folder should be")
-    with pytest.raises(ConfigError, match=r"cannot write the files .*result_outputs"):
+    with pytest.raises(ConfigError, match=r"files cannot be written: .*result_outputs"):
         run_evaluation(tmp_path / "result.json", f"checkpoint={own_run}", "save_outputs=[preds]")
     assert not (tmp_path / "result.json").exists()
 

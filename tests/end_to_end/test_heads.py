@@ -107,7 +107,7 @@ def test_cutoffs_beyond_the_vocabulary_are_refused(train: Train, tiny_settings: 
         ("arch.loss.weighting=learned", "'uncertainty'"),
         ("heads=standrad", "standard"),
         ("heads=null", "accepted: action, adaptive"),
-        ("~arch.heads.q", "arch.heads.q=null leaves out"),
+        ("~arch.heads.q", "arch.heads.q=null turns off"),
         ("arch.heads.lm.rank=4", "the chosen files have no arch.heads.lm.rank"),
         ("arch.heads.lm.name=factorized arch.heads.lm.rank=4", "write +arch.heads.lm.rank"),
         ("heads=sage arch.heads.q.init_std=1", "the chosen files have no arch.heads.q.init_std"),

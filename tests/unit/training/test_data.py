@@ -60,7 +60,7 @@ def test_without_a_test_split_nothing_is_evaluated(folder: Path) -> None:
     ("settings", "told"),
     [
         (["data_path={data}", "data_paths_test=[{tasks}]"], "vocab_size is 8, the training spl"),
-        (["data_path={data}", "eval_split=selection"], "no split selection; --selection-size of "),
+        (["data_path={data}", "eval_split=selection"], "no split selection; build the set with"),
         *(
             (
                 [f"data={name}", "data.path=gone"],
