@@ -142,7 +142,7 @@ class WandbLog(SideLog):
         require_no_link(self._run_dir / "wandb")
         mode = self._config.logger.mode
         if mode == "auto":
-            mode = "online" if _is_reached() else "offline"
+            mode = "online" if _can_upload() else "offline"
         self.run_id = self.run_id or secrets.token_hex(4)
         self._run = wandb.init(
             project=str(self._config.project_name),
@@ -281,7 +281,7 @@ def _mlflow_name(name: str) -> str:
     return re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)[:250]
 
 
-def _is_reached() -> bool:
+def _can_upload() -> bool:
     """Return whether the user is logged in at W&B (by environment or `wandb login`) and its server
     answers within 10 s.
     """

@@ -85,16 +85,16 @@ class Source:
     def groups(self) -> dict[str, list[str]]:
         """The choices of each group in the configuration; `null` is one if it is the default."""
         groups = {group: self.choices(group) for group in HYDRA_GROUPS}
-        for group, choice in self._defaults(self.config_name):
+        for group, choice in self._chosen(self.config_name):
             if group not in groups and (choices := self.choices(group)):
                 groups[group] = choices + (["null"] if choice is None else [])
         return groups
 
-    def _defaults(self, name: str) -> Iterator[tuple[str, Any]]:
+    def _chosen(self, name: str) -> Iterator[tuple[str, Any]]:
         """Yield (group, choice) for the groups that a file and the files it includes choose."""
         for entry, choice in _defaults(self.content(name)):
             if choice is None and entry != name:
-                yield from self._defaults(entry)
+                yield from self._chosen(entry)
             yield entry, choice
 
     def compose(self, lines: Sequence[str], **options: bool) -> DictConfig:

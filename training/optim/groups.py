@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -151,14 +150,6 @@ def lr_factor(step: int, *, warmup_steps: int, total_steps: int, min_ratio: floa
     return min_ratio + max(0.0, (1 - min_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-class BucketPart(NamedTuple):
-    """The parameters of one torch group, with their weights and gradients as tensors [n]."""
-
-    params: list[nn.Parameter]
-    weights: Tensor
-    grads: Tensor
-
-
 class GradientBucket:
     """One float32 buffer of all gradients, group by group, for one collective and one norm a group.
 
@@ -206,7 +197,8 @@ class GradientBucket:
         # The first shard's buffer also takes the sum.
         self.flat = self._shards[0]
         *self.group_slices, self.signals = self.flat.split([*sizes, 2])
-        self.parts = [BucketPart(params, weights[at], self.flat[at]) for params, at in parts]
+        # For each torch group its parameters, their weights [n] and their gradients [n].
+        self.parts = [(params, weights[at], self.flat[at]) for params, at in parts]
         # Made once, because every step selects each shard.
         self._views = [
             [(p, shard[place].view_as(p)) for p, place in places] for shard in self._shards
