@@ -119,7 +119,7 @@ def _require_choice(source: Source, override: Override) -> None:
     unknown = [choice for choice in chosen if choice not in known]
     if unknown or not (chosen or _PARTS.get(key) == ""):
         hint = did_you_mean(unknown[0], known, f"{key}=") if unknown else ""
-        said = f"no such choice{hint or ';'} accepted: {', '.join(known)}"
+        said = f"no such choice{hint}{' Accepted' if hint else '; accepted'}: {', '.join(known)}"
         raise ConfigError(f"{shown(override.input_line)}: {said}")
 
 
