@@ -160,7 +160,7 @@ def test_every_choice_composes(choice: str) -> None:
         "data_path=null": ["no training data", "data_path=FOLDER"],
         "arch=hrm_v2": ["arch=hrm_v2", "hrm_v1", "mixer", "did you mean arch=hrm_v1?"],
         "heads=[tied,moe]": ["heads=[tied,moe]", "tied and moe exclude each other"],
-        "heads=[tied,confidance]": ["accepted: action,", "did you mean heads=confidence?"],
+        "heads=[tied,confidance]": ["did you mean heads=confidence? Accepted: action,"],
         "heads=[]": ["heads=[]: no such choice; accepted"],
         "arch=[trm,mixer]": ["arch=[trm,mixer]: no such choice", "trm_singlez"],
         "optimizer=adam": ["optimizer=adam", "adam_atan2", "grouped"],

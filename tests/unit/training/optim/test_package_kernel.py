@@ -51,9 +51,8 @@ def test_it_steps_clips_averages_and_skips_as_ours() -> None:
         bucket = GradientBucket(groups, CPU)
         rates = [{"lr": group.lr, PEAK_RATE: group.lr} for group in groups]
         given = [
-            {"params": part.params, GROUP_NAME: group.name, "weight_decay": group.weight_decay}
-            | own
-            for part, group, own in zip(bucket.parts, groups, rates, strict=True)
+            {"params": params, GROUP_NAME: group.name, "weight_decay": group.weight_decay} | own
+            for (params, *_), group, own in zip(bucket.parts, groups, rates, strict=True)
         ]
         optimizer = PackageAdamATan2(given, kernel) if kernel else AdamATan2(given)
         average = WeightAverage(model, 0.9)
