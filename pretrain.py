@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Start(NamedTuple):
-    """What a run starts from. Checkpoint and start weights are found by rank 0."""
+    """The inputs of a run. Rank 0 finds the checkpoint and the start weights."""
 
     config: TrainConfig
     train_set: PuzzleDataset
@@ -52,7 +52,7 @@ class Start(NamedTuple):
 
 @preempt_on_sigterm()
 def main(overrides: list[str]) -> None:
-    """Compose, validate, check everything that needs no torch, then train."""
+    """Check everything that needs no torch, then train."""
     config = load_config(TrainConfig, "cfg_pretrain", overrides)
     config.check_world_size(env_world_size())
     config.check_restarts(env_max_restarts())
@@ -65,8 +65,8 @@ def main(overrides: list[str]) -> None:
     start = Start(config, train_set, test_set, evaluators, train_set.fingerprint())
     with ExitStack() as opened:
         if env_rank() == 0:
-            # The others learn from it where the run goes on: they might see another state of a
-            # network file system.
+            # Rank 0 finds the checkpoint for all: on a network file system the other ranks may see
+            # another state.
             config = run_folder.with_names(config)
             run_dir = Path(str(config.checkpoint_path))
             run_folder.prepare_run_dir(run_dir)
@@ -107,7 +107,7 @@ def train(start: Start) -> None:
 
 
 def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
-    """Build the run's parts, go on from its checkpoint, and train."""
+    """Build the parts of the run, restore its checkpoint if there is one, and train."""
     from evaluation.measure import in_training
     from evaluation.outputs import OutputError
     from training.checkpoint.environment import environment, saved_compiling
@@ -134,12 +134,12 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     size = learner.local_batch_size // learner.num_parts
     present["micro_batch_size"] = size if in_parts else None
     keeper = RunKeeper(run_dir, learner, start.fingerprint, present)
-    # A checkpoint may not fit: so before anything in the run's folder is touched.
+    # Before anything in the run's folder changes, because the checkpoint may not fit.
     progress = keeper.restore(checkpoint, tell) if checkpoint else Progress()
     if is_main:
         run_folder.save_config(run_dir, config)
         for path in run_folder.rename_newer(run_dir, progress.step) if checkpoint else []:
-            tell(f"a later checkpoint is now called {path}")
+            tell(f"a later checkpoint was renamed to {path}")
     is_profiled = config.profile and is_main
     with (
         open_tracker(config, run_dir, checkpoint) if is_main else nullcontext() as tracker,
@@ -150,12 +150,12 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
         try:
             Trainer(config, learner, batches, evaluate, *own).fit()
         except OutputError as error:
-            raise ConfigError(f"an evaluation's files cannot be written: {error}") from None
+            raise ConfigError(f"cannot write the files of an evaluation: {error}") from None
 
 
 def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -> EvalBatches:
-    """Return the test batches of this rank; with `reduction=exact` of the same rows at any number
-    of ranks, which give the same bits.
+    """Return the test batches of this rank. With `reduction=exact` a rank's batch has the same
+    number of rows at any number of ranks, so that the bits are the same.
     """
     size = config.eval_batch_size or config.global_batch_size
     if config.reduction == "exact":
@@ -172,5 +172,5 @@ def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -
 SWEEP = imported("apps.sweeps.run", "sweep_trainings")
 
 if __name__ == "__main__":
-    faulthandler.enable(2)  # Standard error, even if it is closed.
+    faulthandler.enable(2)  # 2 is standard error, which may be closed.
     run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__), SWEEP)

@@ -9,9 +9,10 @@ command resumes. Takes all settings of `pretrain.py -m` (seed=0,1,2,3 or hydra/l
     folder=FOLDER        write everything here; default: protocol/EXPERIMENT_SELECTION
 """
 
-from apps.bench.protocol import main
+from apps.bench.protocol import ProtocolSettings, main
 from training.config.entry_point import run_entry_point
 from training.config.schema import TrainConfig
 
 if __name__ == "__main__":
-    run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__))
+    own = ProtocolSettings.model_fields
+    run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__), own_settings=own)

@@ -1,4 +1,4 @@
-"""Tiny data sets, tiny runs of the trainer in this process, and entry points in others."""
+"""Fixtures: tiny data sets, tiny training runs in this process, entry points in other processes."""
 
 import hashlib
 import itertools
@@ -48,7 +48,7 @@ def sudoku_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tasks_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tasks as in ARC: 6 groups of 2 puzzles of 1 to 3 examples each, some labels ignored. A label
-    is the input plus the puzzle's identifier modulo 3, which the puzzle embedding can tell.
+    is the input plus the puzzle's identifier modulo 3, so the model needs the puzzle embedding.
     """
     folder = tmp_path_factory.mktemp("tasks")
     rng = np.random.default_rng(0)
@@ -65,7 +65,7 @@ def tasks_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _write(
     folder: Path, vocab: int, inputs: Any, labels: Any, sizes: Sequence[int], *, group_size: int
 ) -> None:
-    """Write a split of puzzles of `sizes` examples, each with an identifier of its own."""
+    """Write a split of puzzles with `sizes` examples; each puzzle has its own identifier."""
     puzzles = len(sizes)
     metadata = PuzzleDatasetMetadata(
         **dict.fromkeys(("pad_id", "ignore_label_id", "blank_identifier_id"), 0),
@@ -84,9 +84,9 @@ def _write(
 
 @pytest.fixture(scope="session")
 def arc_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three evaluation tasks of ARC on canvases of 5 x 5 cells, each with 4 augmentations, and two
-    demonstration pairs, which are the training split. Task "one" has one test pair, "two" has two,
-    "open" has one whose output nobody knows.
+    """Three evaluation tasks of ARC on 5 x 5 canvases, with 4 augmentations each. Their two
+    demonstration pairs are the training split. Task "one" has one test pair, "two" has two, "open"
+    has one without an output.
     """
     folder = tmp_path_factory.mktemp("arc")
     rng = np.random.default_rng(0)
@@ -146,7 +146,7 @@ TINY_RUN = """global_batch_size=8 epochs=16 eval_interval=4 lr=1e-2 lr_min_ratio
 @pytest.fixture
 def tiny_settings(sudoku_data: Path, tmp_path: Path) -> list[str]:
     """Overrides of a run of 16 steps on `sudoku_data` in `tmp_path / "run"`, with an evaluation
-    after every 4; a test appends its own: of values given twice the last one counts.
+    after every 4 steps. A test appends its own overrides: the last value of a key counts.
     """
     places = (f"data_path={sudoku_data}", f"checkpoint_path={tmp_path / 'run'}")
     return [*places, *TINY_ARCH, *TINY_RUN.split()]
@@ -154,19 +154,19 @@ def tiny_settings(sudoku_data: Path, tmp_path: Path) -> list[str]:
 
 @pytest.fixture(scope="session")
 def gpu() -> str:
-    """The device of tests marked `gpu`: cuda, or with GPU_REHEARSAL=1 the CPU in its place."""
+    """The device of tests marked `gpu`: cuda, or the CPU with GPU_REHEARSAL=1."""
     import torch
 
     if os.environ.get("GPU_REHEARSAL"):
         return "cpu"
     if not torch.cuda.is_available():
-        pytest.fail("torch sees no CUDA device")  # Without `-m gpu` no test asks for one.
+        pytest.fail("torch sees no CUDA device")  # Only tests run with `-m gpu` use it.
     return "cuda"
 
 
 @pytest.fixture(autouse=True)
 def _restored_host() -> Iterator[None]:
-    """Put back what a run sets for its whole process."""
+    """Restore the process-wide settings that a run changes."""
     import torch
 
     threads = torch.get_num_threads()
@@ -178,7 +178,7 @@ def _restored_host() -> Iterator[None]:
 
 @pytest.fixture
 def train() -> Callable[[Sequence[str]], None]:
-    """`pretrain.main` in this process."""
+    """Run `pretrain.main` in this process."""
     import pretrain
 
     return lambda settings: pretrain.main(list(settings))
@@ -186,7 +186,7 @@ def train() -> Callable[[Sequence[str]], None]:
 
 @pytest.fixture
 def run_evaluation() -> Callable[..., dict[str, Any]]:
-    """`evaluate.main` in this process; returns the JSON that it wrote to `output`."""
+    """Run `evaluate.main` in this process. Return the JSON that it wrote to `output`."""
     import evaluate
 
     def run(output: Path, *settings: str) -> dict[str, Any]:
@@ -247,8 +247,8 @@ class RunFiles:
         return json.loads((self.folder / f"step_{step}" / "state.json").read_bytes())
 
     def digest(self, step: int | None = None) -> dict[str, Any]:
-        """Everything of a checkpoint (the last one) that must not depend on where the run was
-        interrupted: sha256 of its tensors and of metrics.jsonl, and its place in the run.
+        """Return all parts of a checkpoint (by default the last) that must not depend on where the
+        run was interrupted: sha256 of its tensors and of metrics.jsonl, and its place in the run.
         """
         step = self.steps[-1] if step is None else step
         names = [f"{name}.safetensors" for name in ("model", "optimizer", "carry", "rng")]
@@ -260,13 +260,13 @@ class RunFiles:
         return place | {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
     def leftovers(self) -> list[str]:
-        """Names of temporary and doomed files."""
+        """Return the names of temporary files and of files about to be deleted."""
         return sorted(path.name for path in self.folder.rglob(".*"))
 
 
 @pytest.fixture
 def files_of() -> Callable[[Path], RunFiles]:
-    """Look into a run's folder."""
+    """Return the files of a run's folder."""
     return RunFiles
 
 
@@ -274,7 +274,7 @@ def files_of() -> Callable[[Path], RunFiles]:
 def run(
     tiny_settings: list[str], train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
 ) -> Callable[..., Any]:
-    """Train with `tiny_settings` and more in `tmp_path / name`; returns what is there then."""
+    """Train with `tiny_settings` and more in `tmp_path / name`. Return the run's files."""
 
     def run_with(*more: str, name: str = "run") -> Any:
         train([*tiny_settings, f"checkpoint_path={tmp_path / name}", *more])
@@ -283,7 +283,7 @@ def run(
     return run_with
 
 
-# What runs leave behind, written without training
+# Folders of runs, written without training
 
 
 SOLUTION = [2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]  # A Sudoku of 4 x 4 cells, as tokens.
@@ -291,10 +291,9 @@ SOLUTION = [2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]  # A Sudoku of 4 x 4
 
 @pytest.fixture
 def make_run_folder(tmp_path: Path) -> Callable[..., Path]:
-    """Write a run's folder as training and evaluation leave it, but for tensors: `steps` steps,
-    evaluations in the middle and at the end with `score` right of 20 puzzles, one warning, a
-    checkpoint, evaluations, one of them with its records, and an ARC task. `settings` are added to
-    the run's.
+    """Write the folder of a run, without tensors: `steps` steps with evaluations in the middle and
+    at the end (`score` of 20 puzzles right), one warning, a checkpoint, files of evaluations (one
+    with its records), and an ARC task. `settings` are added to the settings of the run.
     """
 
     def make(
@@ -342,7 +341,7 @@ def _metrics(steps: int, score: float) -> Iterator[dict[str, Any]]:
 
 
 def _evaluation(steps: int, score: float) -> dict[str, str]:
-    """The files of an evaluation of 20 puzzles; of the wrong ones two are kept."""
+    """Return the files of an evaluation of 20 puzzles. Two of the wrong answers are kept."""
     right = round(20 * score)
     shares = {"value": right / 20, "low": 0.5, "high": 0.9}
     metrics = {"exact_accuracy": shares, "accuracy": shares, "steps": {"value": 4.0}}
@@ -388,7 +387,7 @@ def _evaluation(steps: int, score: float) -> dict[str, str]:
 
 @pytest.fixture
 def make_sweep(make_run_folder: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
-    """Write a sweep's folder with runs of several rates and seeds, the later the better."""
+    """Write a sweep's folder with runs of several rates and seeds. Later runs score better."""
 
     def make(name: str = "sweep", rates: Sequence[float] = (1e-3, 3e-3), seeds: int = 2) -> Path:
         jobs = {}
@@ -410,7 +409,7 @@ def make_sweep(make_run_folder: Callable[..., Path], tmp_path: Path) -> Callable
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """A headless Chromium, driven by selenium; without one, the test is skipped."""
+    """A headless Chromium driven by selenium. Skips the test if there is none."""
     pytest.importorskip("selenium", reason="selenium is not installed (pip install '.[dev]')")
     from selenium import webdriver
 
@@ -437,7 +436,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @dataclass(frozen=True)
 class Finished:
-    """A process that has ended; `seconds` is the wall time from start to end."""
+    """A finished process; `seconds` is its wall time."""
 
     code: int
     out: str
@@ -451,21 +450,21 @@ class Finished:
 
 @pytest.fixture(scope="session")
 def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """An environment with one thread and an empty home: no W&B key, proxy or launcher shows."""
+    """An environment with one thread, an empty home, and no W&B key, proxy or launcher."""
     kept = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT")
     return {name: os.environ[name] for name in kept if name in os.environ} | {
         "HOME": str(tmp_path_factory.mktemp("home")),
-        "TMPDIR": str(tmp_path_factory.mktemp("tmp")),  # torchrun leaves its folders there.
+        "TMPDIR": str(tmp_path_factory.mktemp("tmp")),  # torchrun makes its folders there.
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "random",
-        # Ranks on one machine need nobody to look up its name.
+        # Ranks on one machine need no name lookup.
         "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
     }
 
 
 @pytest.fixture
 def start_command(clean_environment: Mapping[str, str], tmp_path: Path) -> Iterator[Start]:
-    """Start a command with arguments, in `tmp_path`; whatever still runs at the end is killed."""
+    """Start a command with arguments in `tmp_path`. Kill it at the end if it still runs."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(*command: str | Path, env: Mapping[str, str] | None = None) -> Any:
@@ -483,7 +482,7 @@ def start_command(clean_environment: Mapping[str, str], tmp_path: Path) -> Itera
 
 @pytest.fixture
 def start(start_command: Start) -> Start:
-    """Start python with arguments; an entry point is given by its path below the root."""
+    """Start python with arguments. Entry points are paths relative to the root."""
 
     def begin(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Any:
         return start_command(sys.executable, *map(_located, arguments), env=env)
@@ -493,7 +492,7 @@ def start(start_command: Start) -> Start:
 
 @pytest.fixture
 def run_python(start: Start) -> Callable[..., Finished]:
-    """Run python with arguments to its end, within `timeout` seconds."""
+    """Run python with arguments to its end, for at most `timeout` seconds."""
 
     def run(*arguments: str | Path, timeout: float = 60.0, **options: Any) -> Finished:
         began = time.monotonic()
@@ -506,7 +505,7 @@ def run_python(start: Start) -> Callable[..., Finished]:
 
 @pytest.fixture
 def start_ranks(start: Start) -> Callable[..., list[subprocess.Popen[str]]]:
-    """Start python on ranks with these arguments each, without a launcher."""
+    """Start python on several ranks, each with these arguments, without a launcher."""
 
     def begin(*arguments: Sequence[str]) -> list[subprocess.Popen[str]]:
         with socket.create_server(("127.0.0.1", 0)) as server:

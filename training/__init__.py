@@ -1,1 +1,1 @@
-"""The trainer: configuration, optimizers, schedule, state, checkpoints and tracking."""
+"""Training: configuration, optimizers, schedule, checkpoints and metrics."""

@@ -1,4 +1,4 @@
-"""Open the data sets of a run, before torch is loaded."""
+"""Open the data sets of a run and check that they fit it, before torch is loaded."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 def open_data(
     config: TrainConfig, *, check_values: bool, warn: Callable[[str], None]
 ) -> tuple[PuzzleDataset, PuzzleDataset | None]:
-    """Open the training split and the one to evaluate; None for that where the run evaluates
-    nothing, or, with a warning, where no folder has that split.
+    """Open the training split and the evaluation split. The latter is None if the run evaluates
+    nothing, or (with a warning) if no folder has the split.
 
     Args:
-        check_values: also read every token; ranks beside one that does so need not.
+        check_values: also check every token; one rank of a run is enough.
     Raises:
         ConfigError: a setting of the architecture does not fit the data.
-        DatasetError: names the folder or file at fault, and how to build a set known by name.
+        DatasetError: names the folder or file, and the command that builds a missing data=NAME.
     """
     heads = config.arch.heads
     require_folders(config)
     require_heads(heads, config.train_paths, "train")
-    # Before all tokens are read.
+    # Checked before all tokens are read.
     trained_on = PuzzleDataset(config.train_paths[:1], "train", check_values=False)
     config.arch.require_data(data_facts(trained_on.metadata, kind=trained_on.kind))
     fields = list(heads.fields.values())
@@ -76,7 +76,7 @@ def train_batches(
 
 
 def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
-    """Raise ConfigError when not one batch fills between evaluations, for others are dropped."""
+    """Raise ConfigError if an iteration fills no batch: incomplete batches are dropped."""
     if next(train_batches(config, train_set).iterate_rows(0), None) is None:
         key = "epochs" if config.eval_interval is None else "eval_interval"
         raise ConfigError(
@@ -87,63 +87,57 @@ def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
 
 
 def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> None:
-    """Raise ConfigError or DatasetError, before data sets are opened, where the token head does not
-    fit the vocabulary, or a head needs a field that they do not declare.
+    """Check the heads against `dataset.json`. Raise ConfigError if the token head does not fit the
+    vocabulary, DatasetError if a data set lacks the label field of a head.
     """
     for folder in folders:
         vocab_size = load_metadata(Path(folder) / split).vocab_size
         try:
             heads.lm.require_tokens(vocab_size)
         except ValueError as error:
-            few = f"{folder} has {vocab_size} tokens only"
+            few = f"{folder} has only {vocab_size} tokens"
             raise ConfigError(f"arch.heads.lm.{error}: {few}") from None
-    for head, reason in untold_heads(heads, folders, split).items():
+    for head, reason in heads_without_field(heads, folders, split).items():
         name = heads.fields[head]
         hint = f"; {FIELDS_WRITTEN_BY[name]}" if name in FIELDS_WRITTEN_BY else ""
         raise DatasetError(f"{reason}{hint}")
 
 
-def untold_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> dict[str, str]:
-    """Return the heads whose field a data set does not declare, each with the reason in words."""
-    untold = {}
+def heads_without_field(heads: HeadsConfig, folders: Sequence[str], split: str) -> dict[str, str]:
+    """Return the heads whose label field is missing in a data set, each with a message."""
+    missing = {}
     for folder, (head, name) in itertools.product(folders, heads.fields.items()):
         metadata = load_metadata(Path(folder) / split)
         try:
             data_facts(metadata, metadata.fields).field(name, f"arch.heads.{head}")
         except ValueError as error:
-            untold[head] = f"{folder}: {error}"
-    return untold
+            missing[head] = f"{folder}: {error}"
+    return missing
 
 
 def require_folders(config: TrainConfig) -> None:
-    """Raise DatasetError when a data folder of a run is missing, as `require_folder`, or has no
-    selection split where that is asked for.
-    """
+    """Raise DatasetError if a data folder, or the selection split to evaluate, is missing."""
     for path in [*config.train_paths, *config.test_paths]:
         require_folder(path, config.data)
     for path in config.test_paths if config.eval_split == "selection" else ():
         if not (Path(path) / "selection").is_dir():
-            how = "--selection-size of its builder writes one, as for data=sudoku_held_out"
+            how = "build the set with --selection-size, as data=sudoku_held_out does"
             raise DatasetError(f"{path}: there is no split selection; {how}")
 
 
 def require_folder(path: str, known: DataConfig | None) -> None:
-    """Raise DatasetError when a data folder is missing; of a known set it says how to build it."""
+    """Raise DatasetError if a data folder is missing, with the command that builds a known set."""
     if not Path(path).is_dir():
-        raise DatasetError(f"{path}: no such data folder{how_to_build(path, known)}")
-
-
-def how_to_build(path: str, known: DataConfig | None) -> str:
-    """Return the end of a sentence that says how a known set is built, "" of another folder."""
-    if known is None or path != known.path or known.builder is None:
-        return ""
-    return f"; build it with: {known.how_to_build}"
+        hint = ""
+        if known and known.builder and path == known.path:
+            hint = f"; build it with: {known.how_to_build}"
+        raise DatasetError(f"{path}: no such data folder{hint}")
 
 
 def data_facts(
     metadata: PuzzleDatasetMetadata, fields: Iterable[str] = (), kind: str | None = None
 ) -> DataFacts:
-    """Return what a model must know of a data set, of its label fields these."""
+    """Return the facts of a data set that a model needs, with these label fields."""
     declared = {name: metadata.fields[name] for name in fields}
     return DataFacts(
         vocab_size=metadata.vocab_size,
@@ -158,13 +152,11 @@ def require_same_data(fingerprint: str, ranks: "Ranks") -> None:
     """Raise DatasetError, on all ranks, unless all of them have read the same data."""
     others = ", ".join(map(str, ranks.differing(fingerprint)))
     if others:
-        raise DatasetError(f"the data of rank {others} are not those of rank 0")
+        raise DatasetError(f"rank {others} read other data than rank 0")
 
 
 def published_total_steps(
     epochs: int, total_groups: int, mean_puzzle_examples: float, global_batch_size: int
 ) -> int:
-    """Return the number of steps in the published schedule, which also counts the batches that are
-    dropped at the end of an iteration.
-    """
+    """Return the steps of the published schedule. It counts dropped incomplete batches too."""
     return int(epochs * total_groups * mean_puzzle_examples / global_batch_size)

@@ -1,13 +1,13 @@
-"""Diagnostics of a training run: numbers that tell why it does not learn, and warnings in words.
+"""Diagnostics of a training run: numbers that show why it does not learn, and warnings.
 
 A step's outputs are measured on the device, gathered over the ranks in one collective, and judged
-on the host. Nothing here changes what a run computes.
+on the host. Nothing here changes the result of a run.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,72 +18,62 @@ from models.layers import widened
 from models.losses import IGNORE_LABEL_ID
 from runtime.ranks import Ranks
 
-# A warning is told when its condition held at this many diagnoses in a row, over at least so many
-# steps, and is over when it failed for as long: a batch may be odd, and a healthy model may say one
-# thing for some dozens of steps before it learns to look at the puzzle.
+# A fault is reported when its condition has held for this many diagnoses in a row, over at least
+# PATIENCE_STEPS, and is over when the condition has failed for as long. One batch may be odd, and a
+# healthy model may predict one token for dozens of steps before it learns to look at the puzzle.
 CONFIRMATIONS = 3
 PATIENCE_STEPS = 100
 
-# One token dominates when anything else is predicted less than a tenth as often as it occurs: a
-# bound on the share itself would blame a model for labels that one token dominates.
+# One token dominates if the others are predicted less than a tenth as often as they occur. A bound
+# on the token's own share would warn when the labels themselves are mostly one token.
 OTHERS_SHARE = 0.1
-# Differences of 20 settle a softmax; neighbours of 1,000 are 4 to 8 apart in bfloat16.
+# A difference of 20 decides a softmax, but near 1,000 bfloat16 numbers are 4 to 8 apart.
 LARGE_LOGIT = 1000.0
-# Halting is settled when at most one row in fifty goes against it; half of the rows right (or
-# wrong) say that it should not be.
+# Halting is one-sided if at most one row in fifty differs. That is a fault if at least half of the
+# rows are wrong (always halts) or right (always continues).
 ONE_SIDED = 0.02
 HALF = 0.5
 NOT_FINITE = "not_finite"
 
-Facts = Mapping[str, Any]
-"""Numbers by name, NaN where there is nothing to stand on: then no comparison holds."""
-
-# What may be wrong, by the name under which a checkpoint knows it: when, and what is told.
-# Values that are not finite are told at once and during warm-up too.
-FAULTS: dict[str, tuple[Callable[[Facts], bool], str]] = {
+# Faults by name (as saved in checkpoints), each with its condition and its warning. Values that are
+# not finite are reported at once, also during warm-up.
+FAULTS: dict[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {
     NOT_FINITE: (
         lambda n: n[NOT_FINITE] != "",
         "not finite: {not_finite}; a lower lr or a max_grad_norm in optimizer.groups usually helps",
     ),
     "one_token": (
         lambda n: 1 - n["top_token_share"] < OTHERS_SHARE * (1 - n["top_token_label_share"]),
-        "{top_token_share:.1%} of the predicted cells are token {top_token:.0f} (its share of the "
-        "labels is {top_token_label_share:.1%}): the model says one thing for everything; a lower "
-        "lr or a longer lr_warmup_steps usually helps",
+        "{top_token_share:.1%} of the predicted cells are token {top_token:.0f}, but only "
+        "{top_token_label_share:.1%} of the labels: the model predicts it almost everywhere; "
+        "a lower lr or a longer lr_warmup_steps usually helps",
     ),
     "large_logits": (
         lambda n: max(-n["logits_min"], n["logits_max"]) >= LARGE_LOGIT,
-        "the token logits range from {logits_min:.3g} to {logits_max:.3g}, too far to tell "
-        "neighbours apart in bfloat16; a lower lr or a higher weight_decay usually helps",
+        "the token logits range from {logits_min:.3g} to {logits_max:.3g}, too far for the "
+        "precision of bfloat16; a lower lr or a higher weight_decay usually helps",
     ),
     "always_halts": (
         lambda n: n["halts"] >= 1 - ONE_SIDED and n["rows_right"] <= HALF,
-        "{head} always halts: {halts:.1%} of the rows, although {rows_right:.1%} are right; a "
-        "higher arch.halt_exploration_prob usually helps",
+        "{head} always halts: it halts {halts:.1%} of the rows, although only {rows_right:.1%} are "
+        "right; a higher arch.halt_exploration_prob usually helps",
     ),
     "always_continues": (
         lambda n: n["halts"] <= ONE_SIDED and n["rows_right"] >= HALF,
         "{head} always continues: it halts {halts:.1%} of the rows, although {rows_right:.1%} are "
-        "right; a higher rate of it (optimizer=grouped optimizer.groups.{head}.lr) usually helps",
+        "right; a higher lr for it (optimizer=grouped optimizer.groups.{head}.lr) usually helps",
     ),
 }
 
 
-class Diagnosis(NamedTuple):
-    """Numbers by name (`diagnose/...`), and warnings that are due, a sentence each."""
-
-    numbers: dict[str, float]
-    warnings: list[str]
-
-
 class Diagnostics:
-    """Measures steps and judges what was measured.
+    """Measures steps, and warns of faults.
 
     Args:
         interval: steps between diagnoses.
-        warmup_steps: steps after which warnings are given; non-finite values are told before.
-        halting_head: `q_head`, or the head that stands in for Q.
-        ranks: over which numbers are gathered; every rank sees the same.
+        warmup_steps: steps without warnings, except for values that are not finite.
+        halting_head: `q_head`, or the head that takes the place of Q.
+        ranks: the numbers are gathered over all ranks; every rank sees the same.
     """
 
     def __init__(
@@ -92,8 +82,8 @@ class Diagnostics:
         self.interval, self.warmup_steps = interval, warmup_steps
         self._confirmations = max(CONFIRMATIONS, math.ceil(PATIENCE_STEPS / interval))
         self._halting_head, self._ranks = halting_head, ranks
-        # Whether each fault was told, and at how many diagnoses in a row it was otherwise since.
-        self._told = {name: (False, 0) for name in FAULTS}
+        # For each fault: whether it is reported, and how many diagnoses in a row say otherwise.
+        self._reported = {name: (False, 0) for name in FAULTS}
 
     def measure(
         self, *, logits: Tensor, labels: Tensor, q_halt_logits: Tensor | None, halts: Tensor | None
@@ -102,21 +92,22 @@ class Diagnostics:
 
         Args:
             logits: [B, S, V].
-            labels: integers [B, S], -100 where there is none.
-            q_halt_logits: [B], None without a head that says when to halt.
-            halts: bool [B], rows that it would halt; None where it has no say.
+            labels: integers [B, S]; -100 is a cell without a label.
+            q_halt_logits: [B]; None if no head decides when to halt.
+            halts: bool [B], the rows that this head would halt; None if it decides nothing.
         Returns:
-            sums over cells and rows, 0-dim or [V]; of rows without labels only what is not finite.
+            sums over cells and rows, 0-dim or [V]. Rows without labels count only for values that
+            are not finite.
         """
         wide, predicted = widened(logits.detach()), logits.argmax(-1)
         finite, labelled = wide.isfinite(), labels != IGNORE_LABEL_ID
-        told = finite & (wide > NEVER / 2)  # Of tokens that the head may predict.
+        possible = finite & (wide > NEVER / 2)  # Tokens that the head may predict.
         right, counts = predicted == labels, labelled.any(-1)
         none = torch.zeros_like(counts)
         q = none if q_halt_logits is None else q_halt_logits.detach()
         return {
-            "logits_min": torch.where(told, wide, math.inf).min(),
-            "logits_max": torch.where(told, wide, -math.inf).max(),
+            "logits_min": torch.where(possible, wide, math.inf).min(),
+            "logits_max": torch.where(possible, wide, -math.inf).max(),
             "logits_nonfinite": (~finite).sum(),
             "cells_right": (labelled & right).sum(),
             "predicted": torch.bincount(predicted[labelled].long(), minlength=logits.shape[-1]),
@@ -130,45 +121,46 @@ class Diagnostics:
 
     def diagnose(
         self, step: int, shards: Sequence[dict[str, Tensor]], group_norms: Mapping[str, Tensor]
-    ) -> Diagnosis:
-        """Bring the shards of all ranks together and judge them, which waits for the device;
-        `group_norms` are of the optimizer's groups' gradients, 0-dim, the same on all ranks.
+    ) -> tuple[dict[str, float], list[str]]:
+        """Gather the shards of all ranks (the host waits for the device) and judge them.
+
+        Return numbers by name (`diagnose/...`), and the warnings that are due, one sentence each.
+        `group_norms` are the 0-dim gradient norms of the optimizer's groups.
         """
         norms = {f"group/{name}": norm for name, norm in group_norms.items()}
         seen = _gather(self._ranks, [own | norms for own in shards])
         numbers = _numbers(seen)
         facts = numbers | {"head": self._halting_head, NOT_FINITE: _not_finite(seen)}
+        # A number that could not be measured is NaN, so that no comparison holds.
         facts, warnings = defaultdict(lambda: math.nan, facts), []
         for name in FAULTS if step > self.warmup_steps else [NOT_FINITE]:
             holds, text = FAULTS[name]
             if self._is_due(name, holds(facts)):
                 warnings.append(f"after step {step:,} {text.format_map(facts)}")
-        return Diagnosis({f"diagnose/{name}": n for name, n in numbers.items()}, warnings)
+        return {f"diagnose/{name}": n for name, n in numbers.items()}, warnings
 
     def _is_due(self, name: str, is_wrong: bool) -> bool:
-        """Note a diagnosis of a fault; returns whether it is to be told now."""
-        told, streak = self._told[name]
-        streak = streak + 1 if is_wrong != told else 0
+        """Count a diagnosis of a fault. Return whether to warn of it now."""
+        reported, streak = self._reported[name]
+        streak = streak + 1 if is_wrong != reported else 0
         if streak < (1 if name == NOT_FINITE and is_wrong else self._confirmations):
-            self._told[name] = (told, streak)
+            self._reported[name] = (reported, streak)
             return False
-        self._told[name] = (is_wrong, 0)
+        self._reported[name] = (is_wrong, 0)
         return is_wrong
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON: which warnings were told."""
-        return {"conditions": {name: list(one) for name, one in self._told.items()}}
+        """Return the state for a checkpoint, as JSON: the faults that are reported."""
+        return {"conditions": {name: list(one) for name, one in self._reported.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned, also in an earlier version, which knew other faults."""
-        saved = {name: (told, streak) for name, (told, streak) in state["conditions"].items()}
-        self._told |= {name: saved[name] for name in FAULTS if name in saved}
+        """Restore the result of `state`. An earlier version may have saved other faults."""
+        saved = {name: (was, streak) for name, (was, streak) in state["conditions"].items()}
+        self._reported |= {name: saved[name] for name in FAULTS if name in saved}
 
 
 def _gather(ranks: Ranks, shards: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
-    """Bring the shards of all ranks to the host of every rank; returns what they come to in all,
-    float64 [1] or [V] by name.
-    """
+    """Join the shards of all ranks on the host of every rank; return float64 [1] or [V] by name."""
     flat = [torch.cat([v.detach().double().reshape(-1) for v in own.values()]) for own in shards]
     gathered = ranks.to_host(ranks.concat(torch.stack(flat))).numpy()
     ends = np.cumsum([value.numel() for value in shards[0].values()])[:-1]
@@ -180,7 +172,7 @@ def _gather(ranks: Ranks, shards: Sequence[dict[str, Tensor]]) -> dict[str, np.n
 
 
 def _numbers(seen: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """What is reported; what has nothing to stand on is left out."""
+    """Return the numbers to report, without those that could not be measured."""
     one = {name: float(values[0]) for name, values in seen.items()}
     numbers = {"nonfinite": one["logits_nonfinite"] + one["q_nonfinite"]}
     if math.isfinite(one["logits_min"]):
@@ -199,7 +191,7 @@ def _numbers(seen: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def _not_finite(seen: Mapping[str, np.ndarray]) -> str:
-    """Name what is not finite."""
+    """Return a text that names all values that are not finite."""
     counts = {"token logits": seen["logits_nonfinite"][0], "Q logits": seen["q_nonfinite"][0]}
     parts = [f"{count:,.0f} {name}" for name, count in counts.items() if count]
     norms = {name.replace("/", " "): v[0] for name, v in seen.items() if name.startswith("group/")}

@@ -1,4 +1,4 @@
-"""Places for metrics beside `metrics.jsonl`; none of them may stop a run or hold it for long."""
+"""Logs beside `metrics.jsonl`: W&B, TensorBoard, MLflow. None may stop or delay a run."""
 
 import contextlib
 import http.client
@@ -26,31 +26,25 @@ from training.checkpoint.store import RunState
 from training.config.schema import TrainConfig, flatten
 
 Record = Mapping[str, Any]
-Ending = type[BaseException] | None
 
 _REACH_SECONDS = 10.0
 _START_SECONDS = 60.0
-_FINISH_SECONDS = 30.0  # What is then left to upload lies in its folder.
+_FINISH_SECONDS = 30.0  # The rest stays in its folder, for a later upload.
 
 
 class SideLog:
-    """A place for metrics, used by a thread of its own: the run waits for its start and its end
-    alone. Its first error gives a warning and ends its use; the run goes on.
+    """A log served by its own thread: the run waits only for its start and its end. After its first
+    error it is given up with a warning, and the run goes on.
 
-    A subclass says how to start, send and finish.
+    A subclass defines `_start`, `_send` and `_finish`.
 
     Args:
-        state: of the run that is resumed, which goes on in the same place; None: a new run.
-    Attributes:
-        title: its name in warnings.
-        package: what must be installed; the project's extra has the same name.
-        environment: variables of the package, where they are not set.
-        run_id: identifies the run there, to be kept in checkpoints; None where there is none.
+        state: of the checkpoint that a run resumes from; the log goes on in the same place.
     """
 
-    title: str
-    package: str
-    environment: ClassVar[Mapping[str, str]] = {}
+    title: str  # The name in warnings.
+    package: str  # The package to install; also the name of the project's extra.
+    environment: ClassVar[Mapping[str, str]] = {}  # Variables for the package, if they are not set.
 
     def __init__(
         self,
@@ -60,11 +54,12 @@ class SideLog:
         warn: Callable[[str], None],
     ) -> None:
         self._config, self._run_dir, self._state = config, run_dir, state
+        # The identifier of the run in this log, kept in checkpoints. TensorBoard has none.
         self.run_id: str | None = getattr(state, f"{self.package}_id", None)
         self._warn, self._is_open = warn, True
-        # Records to be sent; None: the end.
+        # Records to send. None marks the end.
         self._waiting: SimpleQueue[Sequence[Record] | None] = SimpleQueue()
-        self._ending: Ending = None
+        self._ending: type[BaseException] | None = None
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -72,12 +67,12 @@ class SideLog:
             self._leave_behind("started", _START_SECONDS)
 
     def log(self, records: Sequence[Record]) -> None:
-        """Take records, to be sent behind those before them."""
+        """Queue records for sending."""
         if self._is_open:
             self._waiting.put(records)
 
-    def close(self, ending: Ending = None) -> None:
-        """End the log, which has 30 s for it; `ending` is the error that ends the run."""
+    def close(self, ending: type[BaseException] | None = None) -> None:
+        """End the log within 30 s. `ending` is the class of the error that ends the run."""
         self._ending = ending
         if self._is_open:
             self._waiting.put(None)
@@ -111,14 +106,13 @@ class SideLog:
                 importlib.import_module(self.package)
         except ImportError:
             hint = f"(pip install '.[{self.package}]')"
-            where = "metrics go to metrics.jsonl only"
-            self._warn(f"{self.package} is not installed {hint}: {where}")
+            self._warn(f"{self.package} is not installed {hint}: metrics go only to metrics.jsonl")
             self._is_open = False
         else:
             self._start()
 
     def _guard(self, call: Callable[[], object]) -> None:
-        # Each raises many kinds of errors of its own, of its transport and of the operating system.
+        # These packages raise many kinds of errors, of their own and of the libraries below.
         try:
             call()
         except Exception as error:
@@ -127,19 +121,19 @@ class SideLog:
             self._is_open = False
 
     def _leave_behind(self, done: str, seconds: float) -> None:
-        late = f"{self.title} has not {done} within {seconds:g} s and is left behind"
-        self._warn(f"{late}; metrics.jsonl has what is missing")
-        self._warn, self._is_open = lambda message: None, False  # Whatever it still raises.
+        late = f"{self.title} has not {done} within {seconds:g} s; the run goes on without it"
+        self._warn(f"{late}, and all metrics are in metrics.jsonl")
+        self._warn, self._is_open = lambda message: None, False  # It may raise later.
 
 
 class WandbLog(SideLog):
-    """Weights & Biases; with `logger.mode=auto` online when there is a key and the server answers
-    within 10 s, otherwise offline (`wandb sync` sends it later).
+    """Weights & Biases. `logger.mode=auto` means online if there is a key and the server answers
+    within 10 s, else offline (`wandb sync` uploads the run later).
     """
 
     title, package = "W&B", "wandb"
-    # Its own process, which the interpreter waits for at its exit, gives up then too. Not among the
-    # settings: older versions know none of that name.
+    # Also ends W&B's own process, for which the interpreter waits at its exit. An environment
+    # variable, because older versions have no setting for it.
     environment: ClassVar = {"WANDB_FINISH_TIMEOUT": f"{_FINISH_SECONDS:g}"}
 
     def _start(self) -> None:
@@ -148,7 +142,7 @@ class WandbLog(SideLog):
         require_no_link(self._run_dir / "wandb")
         mode = self._config.logger.mode
         if mode == "auto":
-            mode = "online" if _is_reached() else "offline"
+            mode = "online" if _can_upload() else "offline"
         self.run_id = self.run_id or secrets.token_hex(4)
         self._run = wandb.init(
             project=str(self._config.project_name),
@@ -170,7 +164,7 @@ class WandbLog(SideLog):
 
 
 class TensorBoardLog(SideLog):
-    """TensorBoard: an event file of this process in the run's folder `tensorboard/`."""
+    """TensorBoard: an event file for each start, in `tensorboard/` in the run's folder."""
 
     title, package = "TensorBoard", "tensorboard"
 
@@ -181,7 +175,7 @@ class TensorBoardLog(SideLog):
         folder = self._run_dir / "tensorboard"
         require_no_link(folder)
         folder.mkdir(exist_ok=True)
-        # Readers take the files of a folder in the order of their names.
+        # Readers order the files of a folder by name.
         path = folder / f"events.out.tfevents.{time.time_ns()}"
         self._writer, self._event = RecordWriter(path.open("xb", buffering=0)), Event
         self._write(file_version="brain.Event:2")
@@ -202,8 +196,8 @@ class TensorBoardLog(SideLog):
 
 
 class MLflowLog(SideLog):
-    """MLflow: the server that `logger.mlflow.tracking_uri` or MLFLOW_TRACKING_URI names, otherwise
-    a database in the run's folder.
+    """MLflow: the server of `logger.mlflow.tracking_uri` or MLFLOW_TRACKING_URI, else a database in
+    the run's folder.
     """
 
     title, package = "MLflow", "mlflow"
@@ -218,14 +212,14 @@ class MLflowLog(SideLog):
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
-        logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # It tells of each new table.
+        logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # It reports every new table.
         warnings.filterwarnings("ignore", module="mlflow|sqlalchemy|alembic")
         self._client: Any = MlflowClient(self._uri())
         try:
             if self.run_id is not None:
                 return self._client.update_run(self.run_id, status="RUNNING")
         except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # Of a server used before.
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # The run was on another server.
                 raise
         self.run_id = self._new_run()
 
@@ -234,7 +228,7 @@ class MLflowLog(SideLog):
         if uri := (asked and asked.tracking_uri) or os.environ.get("MLFLOW_TRACKING_URI"):
             return uri
         database = (self._run_dir / "mlflow.db").absolute()
-        if set("?%") & set(str(database)):  # They would lead elsewhere.
+        if set("?%") & set(str(database)):  # In a URI they would end the path.
             raise ConfigError(f"{database}: MLflow takes no ? or % in a path; rename the folder")
         require_no_link(database)
         return f"sqlite:///{database}"
@@ -245,7 +239,7 @@ class MLflowLog(SideLog):
 
         name = str(self._config.project_name)
         if (experiment := self._client.get_experiment_by_name(name)) is None:
-            with contextlib.suppress(MlflowException):  # Another run may have created it by now.
+            with contextlib.suppress(MlflowException):  # Another run may just have created it.
                 self._client.create_experiment(name)
             experiment = self._client.get_experiment_by_name(name)
         run = self._client.create_run(experiment.experiment_id, run_name=self._config.run_name)
@@ -276,19 +270,19 @@ class MLflowLog(SideLog):
 
 
 def _numbers(record: Record) -> Iterator[tuple[str, float]]:
-    """Yield the values that are numbers."""
+    """Yield the numbers of a record, by name."""
     for name, value in record.items():
         if name != "step" and isinstance(value, int | float):
             yield name, float(value)
 
 
 def _mlflow_name(name: str) -> str:
-    """Return a name with `_` for what MLflow takes in none, such as the `@` of `pass@1`."""
+    """Return a name with `_` for characters that MLflow refuses (the `@` of `pass@1`)."""
     return re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)[:250]
 
 
-def _is_reached() -> bool:
-    """Whether somebody is logged in at W&B, by the environment or by `wandb login`, and its server
+def _can_upload() -> bool:
+    """Return whether the user is logged in at W&B (by environment or `wandb login`) and its server
     answers within 10 s.
     """
     url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
@@ -301,6 +295,6 @@ def _is_reached() -> bool:
         try:
             urllib.request.urlopen(url, timeout=_REACH_SECONDS).close()
         except urllib.error.HTTPError as answer:
-            answer.close()  # Any answer is one.
+            answer.close()  # An error is an answer too.
         return True
     return False

@@ -1,4 +1,4 @@
-"""One optimizer step: forward and backward over this rank's rows, update, outcome."""
+"""One optimizer step: forward and backward over this rank's rows, update, metrics."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -40,18 +40,18 @@ class Pass(NamedTuple):
 
     carry: ACTCarry
     loss: Tensor  # 0-dim, summed over the sequences.
-    metrics: list[dict[str, Tensor]]  # Of each part.
-    measured: list[dict[str, Tensor]]  # Of each part if the step is diagnosed, else empty.
+    metrics: list[dict[str, Tensor]]  # One item for each part of the rows.
+    measured: list[dict[str, Tensor]]  # The same, for diagnostics; empty if this step has none.
 
 
 class Learner:
-    """What training changes: a model, the same on all ranks, optimizers, average and carry; `step`
-    makes an optimizer step.
+    """The state that training changes: model (the same on all ranks), optimizers, weight average
+    and carry. `step` makes an optimizer step.
 
     Args:
         arch: the architecture, as it runs on this device.
-        start_weights: a checkpoint of ours or a published file to start from.
-        compiled: what a run that is resumed has compiled, for `compile=auto`.
+        start_weights: a checkpoint or a published file to load the first weights from.
+        compiled: the compiled form of the run that is resumed; `compile=auto` keeps it.
     Raises:
         ConfigError: the model does not fit into memory.
         CheckpointError: the start weights are damaged or do not fit the model.
@@ -80,7 +80,7 @@ class Learner:
         )
         self.compiling: Compiling = ranks.broadcast_object(compiling)
         self.forward = compiled_forward(self.model, self.compiling.form)
-        self.at_depth = self.model.model.inner.techniques.acting("depth_at")
+        self.depth_techniques = self.model.model.inner.techniques.acting("depth_at")
         self._add_optimizers()
         self._add_schedule()
         self.carry = self.model.initial_carry(self._empty_examples())
@@ -100,19 +100,19 @@ class Learner:
         return model
 
     def _operations(self) -> float:
-        """Return the operations of all steps of one rank."""
+        """Return the number of operations in all training steps of one rank."""
         config = self.config
-        # With `reduction=exact` not the ranks: they must not change the bits.
+        # With `reduction=exact` the number of ranks must not change the result.
         rows = config.global_batch_size if self.exact else self.local_batch_size
         steps = min(self.total_steps, config.max_steps or self.total_steps)
         return steps * rows * train_step_flop(self.arch, self.facts)
 
     def _add_optimizers(self) -> None:
-        """Build the bucket of gradients, the optimizers and the average."""
+        """Build the gradient bucket, the optimizers and the weight average."""
         config, model, ranks = self.config, self.model, self.ranks
         self.num_shards = config.num_shards(ranks.world_size)
         self.groups = groups_of(model, config)
-        # First, because it moves the weights to other places.
+        # First, because the bucket moves the weights in memory.
         self.bucket = GradientBucket(
             self.groups, ranks.device, num_shards=self.num_shards, in_order=self.exact
         )
@@ -128,7 +128,7 @@ class Learner:
             self.sparse = SparseSignSGD(embedding, ranks, **rates)
 
     def _add_schedule(self) -> None:
-        """Set up the schedule of the rates, and the address of a step's random numbers."""
+        """Set up the learning rate schedule, and the addresses of each step's random numbers."""
         config = self.config
         self.lr_factor = partial(
             lr_factor,
@@ -149,7 +149,7 @@ class Learner:
         )
 
     def _add_records(self) -> None:
-        """Build metrics, outcomes and diagnostics."""
+        """Build the metrics, the outcomes of steps and the diagnostics."""
         config, model, ranks = self.config, self.model, self.ranks
         self.metrics = MetricBlock(
             config.log_interval,
@@ -170,7 +170,7 @@ class Learner:
             )
 
     def _empty_examples(self) -> Examples:
-        """Zeros for the carry to start from; the label fields of heads may have channels."""
+        """Return zero examples to start the carry from."""
         rows, device = self.local_batch_size, self.ranks.device
         cells = torch.zeros(rows, self.facts.seq_len, dtype=torch.int32, device=device)
         ids = cells.new_zeros(rows)
@@ -181,13 +181,13 @@ class Learner:
         return examples
 
     def step(self, step: int, rows: Batch, stop: StopSignals) -> None:
-        """Make optimizer step `step`, from 1, with this rank's rows, and note it in `metrics` and
-        `outcomes`; all ranks learn of `stop`.
+        """Make optimizer step `step` (from 1) with this rank's rows. Record it in `metrics` and
+        `outcomes`, and tell all ranks of `stop`.
         """
         batch = self.ranks.on_device(rows.arrays())
         factor = self.lr_factor(step)
-        if self.at_depth:
-            self.model.model.inner.depth = self.form_at(step)
+        if self.depth_techniques:
+            self.model.model.inner.depth = self.depth_of_step(step)
         drawn = self.ranks.on_device(self.model.model.draw(self.address(step - 1)))
         asked = self.ranks.on_device({"stop": np.array(stop.requested)})["stop"]
         self.bucket.zero_()
@@ -204,33 +204,32 @@ class Learner:
             known |= self._diagnose(step, measured, norms)
         self.metrics.record(metrics, norms, known)
 
-    def form_at(self, step: int) -> Depth | None:
-        """Return what the compiled code of a step, from 1, depends on: its cycles, if a technique
-        sets them.
-        """
-        done = (step - 1) / max(1, self.total_steps)  # Share of the run's steps.
-        return next((one.depth_at(done) for one in self.at_depth), None)
+    def depth_of_step(self, step: int) -> Depth | None:
+        """Return the depth of a step (from 1) if a technique sets it. A new depth compiles anew."""
+        done = (step - 1) / max(1, self.total_steps)  # As a share of the run's steps.
+        return next((one.depth_at(done) for one in self.depth_techniques), None)
 
     def seed_other_ranks(self, step: int) -> None:
-        """Give other ranks random numbers of their own; the first goes on from initialization."""
+        """Seed torch on all ranks but the first, which goes on from the initialization."""
         if not self.ranks.is_main:
             torch.manual_seed(torch_seed(self.config.seed, step, self.ranks.rank))
 
     def _forward_backward(
         self, carry: ACTCarry, offered: Examples, drawn: Drawn, step: int
     ) -> Pass:
-        """Run forward and backward on this rank's rows, or on a part of them."""
+        """Run forward and backward on this rank's rows or on a part of them."""
         output = self.forward(carry, offered, drawn)
         (output.loss / self.config.global_batch_size).backward()
-        measured = [self._measure(output)] if self._diagnoses(step) else []
+        is_due = self.diagnostics and step % self.diagnostics.interval == 0
+        measured = [self._measure(output)] if is_due else []
         return Pass(output.carry, output.loss.detach(), [output.metrics], measured)
 
     def _in_parts(self, batch: Examples, drawn: dict[str, Tensor], step: int) -> Pass:
-        """Run one part of this rank's rows after the other; `drawn` is [parts, ...] by name.
+        """Run this rank's rows part by part; `drawn` is [parts, ...] by name.
 
-        Parts are micro-batches (`micro_batch_size`), where the rows do not fit into memory at once,
-        and with `reduction=exact` shards: the global batch is cut into `CANONICAL_SHARDS`, each
-        with its own gradients and random numbers, so that any number of ranks has the same bits.
+        A part is a micro-batch (`micro_batch_size`, to save memory). With `reduction=exact` the
+        global batch is first cut into `CANONICAL_SHARDS` shards, each with its own gradients and
+        random numbers, so that any number of ranks computes the same bits.
         """
         carries = [ACTCarry.from_tensors(own) for own in _cut(self.carry.tensors(), self.num_parts)]
         done = []
@@ -244,7 +243,7 @@ class Learner:
             own = {name: of_parts[number] for name, of_parts in drawn.items()}
             done.append(self._forward_backward(carries[number], offered, own, step))
         if self.exact:
-            # What draws next finds the same state on all ranks, however many there are.
+            # The next draw must find the same state at any number of ranks.
             self._draw_as(step, CANONICAL_SHARDS)
         tensors = [part.carry.tensors() for part in done]
         joined = {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
@@ -256,14 +255,11 @@ class Learner:
         )
 
     def _draw_as(self, step: int, shard: int) -> None:
-        """Seed torch for a shard of the global batch."""
+        """Seed torch for one shard of the global batch."""
         torch.manual_seed(torch_seed(self.config.seed, step - 1, shard))
 
-    def _diagnoses(self, step: int) -> bool:
-        return bool(self.diagnostics and step % self.diagnostics.interval == 0)
-
     def _measure(self, output: LossOutput) -> dict[str, Tensor]:
-        """Measure a part for a diagnosis, with the weights of before the update."""
+        """Measure a part for the diagnostics, before the weights are updated."""
         assert self.diagnostics
         act, may_halt = self.model.model, self.model.halting_head is not None
         may_stop = may_halt and act.halt_max_steps > 1
@@ -275,10 +271,10 @@ class Learner:
         )
 
     def _update(self, loss: Tensor, factor: float, stop: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Apply the gradients of all ranks if they are finite; returns what `reduce` does."""
+        """Apply the gradients of all ranks if they are finite. Return the results of `reduce`."""
         finite = loss.isfinite()
         if self.sparse:
-            # Asked before the sign, which turns NaN into 0.
+            # Checked before the sign, which turns NaN into 0.
             finite = finite & self.sparse.finite()
         norms, not_finite, stops = self.bucket.reduce(self.ranks, finite=finite, stop=stop)
         skip = self.outcomes.skip_from_now_if(not_finite)
@@ -293,30 +289,28 @@ class Learner:
     def _diagnose(
         self, step: int, shards: Sequence[dict[str, Tensor]], norms: Tensor
     ) -> dict[str, Any]:
-        """Warn of what looks wrong with the step just made; returns what to record of it."""
+        """Print warnings about the step just made. Return the entries for its record."""
         assert self.diagnostics
         group_norms = {g.name: norm for g, norm in zip(self.groups, norms, strict=True)}
-        diagnosis = self.diagnostics.diagnose(step, shards, group_norms)
-        if self.ranks.is_main:
-            for warning in diagnosis.warnings:
-                warn(warning)
+        numbers, warnings = self.diagnostics.diagnose(step, shards, group_norms)
+        for warning in warnings if self.ranks.is_main else ():
+            warn(warning)
         learned = {f"diagnose/weight/{n}": w for n, w in self.model.learned_weights().items()}
-        told = {WARNINGS: diagnosis.warnings} if diagnosis.warnings else {}
-        return diagnosis.numbers | learned | told
+        return numbers | learned | ({WARNINGS: warnings} if warnings else {})
 
 
 def _cut(tensors: dict[str, Tensor], number: int) -> list[dict[str, Tensor]]:
-    """Return equal parts of the rows of all tensors, in order; views of them."""
+    """Cut the rows of all tensors into `number` equal parts, which are views."""
     chunks = {name: value.chunk(number) for name, value in tensors.items()}
     return [{name: parts[i] for name, parts in chunks.items()} for i in range(number)]
 
 
 class MetricBlock:
-    """Sums of up to `capacity` steps on the device, brought to the host by one collective.
+    """The metrics of up to `capacity` steps, kept on the device and gathered by one collective.
 
     Args:
-        names: what each step records of each shard: sums over its rows.
-        replicated: what each step records that is the same on all ranks.
+        names: the metrics that each step sums over the rows of a shard.
+        replicated: the metrics that are the same on all ranks.
         global_batch_size: divisor of the losses.
     """
 
@@ -344,7 +338,9 @@ class MetricBlock:
     def record(
         self, shards: Sequence[Mapping[str, Tensor]], same: Tensor, host: dict[str, Any]
     ) -> None:
-        """Add a step: sums by name of each shard, 0-dim; `same` [replicated]."""
+        """Add a step: the 0-dim sums of each shard by name, `same` [replicated], and numbers that
+        the host knows.
+        """
         row = len(self._host)
         for own, sums in zip(self._sums, shards, strict=True):
             own[row] = torch.stack([sums[name].detach() for name in self.names])
@@ -352,7 +348,7 @@ class MetricBlock:
         self._host.append(host)
 
     def drain(self) -> list[dict[str, Any]]:
-        """Return a record for each step, and empty the block."""
+        """Return one record for each step, and empty the block."""
         rows = len(self._host)
         if not rows:
             return []
@@ -370,8 +366,8 @@ class MetricBlock:
 
 
 class Outcomes:
-    """Brings to the host what became of each step: on a GPU, which is ahead of the host, two steps
-    late, so that nothing waits. Every rank reads the same outcome at the same step.
+    """The outcomes of steps, brought to the host. On a GPU they come two steps late, so that the
+    host never waits. All ranks read the same outcome at the same step.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -381,11 +377,11 @@ class Outcomes:
         self._pending: deque[tuple[int, Tensor, Any]] = deque()
 
     def skip_from_now_if(self, not_finite: Tensor) -> Tensor:
-        """Return bool [], whether a step is `not_finite` (bool []), or an earlier one was."""
+        """Return bool [], whether this or an earlier step was `not_finite` (bool [])."""
         return self._skipping.logical_or_(not_finite)
 
     def add(self, step: int, loss: Tensor, skip: Tensor, stop: Tensor) -> None:
-        """Note a step's outcome: `skip` and `stop` are bool [], as `GradientBucket.reduce` says."""
+        """Add a step's outcome; `skip` and `stop` are bool [], from `GradientBucket.reduce`."""
         values = torch.stack([loss.float(), skip.float(), stop.float()])
         event = None
         if self._lag:
@@ -395,10 +391,10 @@ class Outcomes:
         self._pending.append((step, values, event))
 
     def check(self, *, wait: bool = False) -> bool:
-        """Read the outcomes that are due (all with `wait`); returns whether to stop is asked.
+        """Read the outcomes that are due (all with `wait`). Return True if a stop was asked for.
 
         Raises:
-            NonFiniteError: an update was skipped; again at every later call, so nothing is saved.
+            NonFiniteError: an update was skipped. Later calls raise it too, so nothing is saved.
         """
         stop_asked = False
         while len(self._pending) > (0 if wait else self._lag):

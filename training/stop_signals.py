@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop."""
+"""Handlers of the signals that ask a run to stop."""
 
 import math
 import signal
@@ -10,10 +10,10 @@ _SAME_SIGNAL_SECONDS = 2.0
 
 
 class StopSignals:
-    """Inside its block SIGTERM and Ctrl-C set `requested`: the run saves after its step and ends.
+    """A context in which SIGTERM and Ctrl-C set `requested`: the run saves after its step and ends.
 
-    A second Ctrl-C interrupts at once, unless it is the same one: the terminal sends it to all
-    processes, and torchrun passes it on once more.
+    A second Ctrl-C interrupts at once. One that arrives within two seconds counts as the first:
+    the terminal sends it to all processes, and torchrun passes it on once more.
     """
 
     def __init__(self) -> None:

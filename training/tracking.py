@@ -1,4 +1,4 @@
-"""Metrics: a line of JSON for every step, and other logs, none of which may ever stop a run."""
+"""The metrics of a run: one line of JSON for every step, and copies in other logs."""
 
 import json
 import math
@@ -17,18 +17,17 @@ from training.logs import MLflowLog, Record, SideLog, TensorBoardLog, WandbLog
 
 METRICS_FILE = "metrics.jsonl"
 WARNINGS = "diagnose/warnings"
-"""Key of a record: what people should know, a list of sentences."""
+"""Key of a record: a list of warnings, one sentence each."""
 
 
 class Tracker:
-    """Appends records to `metrics.jsonl`, each a JSON object with its `step`, and sends them to
-    other logs; closes all at the end of its block.
+    """The writer of `metrics.jsonl`, which appends a JSON object for each record and sends records
+    to other logs. A context manager; it closes all logs at its end.
 
     Args:
-        checkpoint: records of what came after it belong to a future that did not happen and are
-            dropped; None empties the file.
+        checkpoint: the run goes on from it, so later records are dropped. None empties the file.
     Raises:
-        CheckpointError: the disk refused, here and in all methods; names the file and the reason.
+        CheckpointError: the file cannot be written; names it and the reason. All methods raise it.
     """
 
     def __init__(self, path: Path, checkpoint: Checkpoint | None) -> None:
@@ -40,11 +39,11 @@ class Tracker:
 
     @property
     def run_ids(self) -> dict[str, str]:
-        """Identifiers of the run in other logs, to be kept in checkpoints."""
+        """The identifiers of the run in other logs, for checkpoints."""
         return {name: log.run_id for name, log in self.others.items() if log.run_id}
 
     def log(self, records: Sequence[Record]) -> None:
-        """Write records, hand them to the operating system, and send them to the other logs."""
+        """Write records to the file, flush it, and send them to the other logs."""
         with disk_errors(self.path, CheckpointError):
             for record in records:
                 finite = {key: _json_number(value) for key, value in record.items()}
@@ -54,7 +53,7 @@ class Tracker:
             log.log(records)
 
     def sync(self) -> None:
-        """Flush the file to the disk, before a checkpoint claims its steps."""
+        """Write the file to the disk, before a checkpoint claims its steps."""
         with disk_errors(self.path, CheckpointError):
             self._file.flush()
             fsync(self.path)
@@ -67,7 +66,7 @@ class Tracker:
             with disk_errors(self.path, CheckpointError), self._file:
                 self.sync()
         except CheckpointError:
-            if kind is None:  # Otherwise it would hide what ends the run.
+            if kind is None:  # Else it would hide the error that ends the run.
                 raise
         finally:
             for log in self.others.values():
@@ -75,7 +74,7 @@ class Tracker:
 
 
 def open_tracker(config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | None) -> Tracker:
-    """Open what `config.logger` asks for; a resumed run goes on in the same files and runs."""
+    """Open the logs of `config.logger`. A resumed run goes on in the same files and runs."""
     tracker = Tracker(run_dir / METRICS_FILE, checkpoint)
     logger, state = config.logger, checkpoint and checkpoint.state
     wanted = {
@@ -89,14 +88,14 @@ def open_tracker(config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | No
 
 
 def warn(message: str) -> None:
-    """Print a warning on standard error, above the progress bar if there is one."""
+    """Print a warning on standard error, above any progress bar."""
     tqdm.write(f"warning: {message}", file=sys.stderr)
 
 
 def _records_until(path: Path, checkpoint: Checkpoint) -> list[str]:
     if not path.exists():
         return []
-    # A checkpoint inside an iteration, even behind its last batch, comes before the evaluation.
+    # A checkpoint inside an iteration, even after its last batch, comes before the evaluation.
     evaluated = checkpoint.state.position == 0
     kept = []
     for line in path.read_text(errors="replace").splitlines(keepends=True):
@@ -105,7 +104,7 @@ def _records_until(path: Path, checkpoint: Checkpoint) -> list[str]:
             due = checkpoint.step if evaluated or "train/lr" in record else checkpoint.step - 1
             is_due = record["step"] <= due
         except (ValueError, TypeError, KeyError):
-            break  # The line a kill or a power loss cut short; nothing good follows it.
+            break  # A kill or a power loss cut this line short.
         if is_due and line.endswith("\n"):
             kept.append(line)
     return kept

@@ -1,6 +1,4 @@
-"""The training loop: bring batches to the device, make steps, evaluate, save; stop and resume at
-any step.
-"""
+"""The training loop: train, evaluate, save; stop and resume at any step."""
 
 import sys
 import time
@@ -21,14 +19,14 @@ from training.step import Learner
 from training.stop_signals import StopSignals
 from training.tracking import Tracker
 
-# Measures the model at a step, and calls its last argument before each batch.
+# Evaluates the model at a step. Calls its last argument before each batch.
 Evaluate = Callable[[ACTLossHead, int, Callable[[], None]], Mapping[str, float]]
 
-SCORE = "eval/exact_accuracy"  # It ranks the checkpoints.
+SCORE = "eval/exact_accuracy"  # Ranks the checkpoints.
 
 
 class ProgressBar:
-    """Steps done, with loss, accuracy, ACT steps and speed."""
+    """The bar of training steps, with loss, accuracy, ACT steps and speed."""
 
     def __init__(self, *, done: int, total: int | None, rows_per_step: int, show: bool) -> None:
         self._rows_per_step, self._num_steps = rows_per_step, 0
@@ -37,9 +35,9 @@ class ProgressBar:
         self._bar = bar(None, "training", "steps", total=total, done=done, show=show, leave=True)
 
     def advance(self, records: Sequence[dict[str, Any]]) -> None:
-        """Show the steps of these records, at least one."""
+        """Show the steps of one or more records."""
         self._figures["loss"] = records[-1]["train/lm_loss"]
-        # Where nothing halted in this block, what the last one showed stays.
+        # If nothing halted in this block, the figures of the block before stay.
         if counted := [record for record in records if record["train/count"] > 0]:
             self._figures["exact"] = counted[-1]["train/exact_accuracy"]
             self._figures["act"] = counted[-1]["train/steps"]
@@ -51,7 +49,7 @@ class ProgressBar:
         self._bar.update(len(records))
 
     def finish(self) -> None:
-        """Show that all is done, at however many steps."""
+        """Fill the bar: training may end before the expected step."""
         self._bar.total = self._bar.n
 
     def close(self) -> None:
@@ -60,8 +58,9 @@ class ProgressBar:
 
 @dataclass
 class Trainer:
-    """One run: `learner` makes the steps, `keeper` saves, `tracker` (of rank 0) receives a record
-    for every step and evaluation, `say` prints a line for people, `after_step` follows each step.
+    """One training run. `learner` makes the steps and `keeper` saves checkpoints. `tracker` (rank 0
+    only) takes a record of each step and evaluation, `say` prints a line, and `after_step` is
+    called after each step.
     """
 
     config: TrainConfig
@@ -75,17 +74,17 @@ class Trainer:
     say: Callable[[str], None]
     after_step: Callable[[], object] = bool
     stop: StopSignals = field(default_factory=StopSignals, init=False)
-    # Of the steps of this start; a new one may be compiled.
-    _forms_seen: set[Hashable] = field(default_factory=set, init=False)
+    # Depths of the steps made since the start. A new depth may have to be compiled.
+    _depths_seen: set[Hashable] = field(default_factory=set, init=False)
     _saved_at: float = field(default_factory=time.monotonic, init=False)
 
     def fit(self) -> None:
-        """Train to the end, from wherever the run stands.
+        """Train from the run's present step to its end.
 
         Raises:
-            Preempted: a signal asked to stop; everything is saved.
-            NonFiniteError: a loss or gradient was not finite; nothing was updated from it.
-            CheckpointError: the disk refused a save, or the metrics.
+            Preempted: a signal asked the run to stop; everything is saved.
+            NonFiniteError: a loss or gradient was not finite; it updated nothing.
+            CheckpointError: a checkpoint or the metrics could not be written.
         """
         if self._reached_max_steps():
             return self.say(f"nothing to do: step {self.progress.step} has reached max_steps")
@@ -102,7 +101,7 @@ class Trainer:
                     stopped = self._train_iteration(bar)
                 except NonFiniteError:
                     with suppress(CheckpointError):  # It would hide the cause.
-                        self._log_steps(bar)  # All ranks are here: what led to it can be read.
+                        self._log_steps(bar)  # The steps that led here. All ranks take part.
                     raise
                 self._log_steps(bar)
                 if stopped:
@@ -112,14 +111,14 @@ class Trainer:
                 except _EvaluationStopped:
                     return self._stop()
             bar.finish()
-        # The first rank closes its logs, and W&B may have much to send.
+        # Rank 0 closes its logs first, and W&B may have much to send.
         self.ranks.mark("the end", long=True)
         step, scheduled = self.progress.step, self.learner.total_steps
-        counted = "" if step == scheduled else f" (the learning rate's schedule counts {scheduled})"
+        counted = "" if step == scheduled else f" (the lr schedule has {scheduled} steps)"
         self.say(f"training ended at step {step}{counted}")
 
     def save(self, *, score: float | None = None, permanent: bool = False) -> None:
-        """Write a checkpoint of everything, see `RunKeeper.save`, unless a step was skipped."""
+        """Save a checkpoint, see `RunKeeper.save`. Raise NonFiniteError if a step was skipped."""
         self.learner.outcomes.check(wait=True)
         now = time.monotonic()
         self.progress.seconds += now - self._saved_at
@@ -127,7 +126,7 @@ class Trainer:
         self.keeper.save(self.progress, self.tracker, score, permanent)
 
     def _train_iteration(self, bar: ProgressBar) -> bool:
-        """Train until the next evaluation; returns True when the run has to stop before it."""
+        """Train until the next evaluation. Return True if the run must stop before it."""
         progress, interval = self.progress, self.config.checkpoint_interval
         for position, batch in self.batches.iterate(progress.iteration, progress.position):
             self._train_step(batch)
@@ -143,18 +142,18 @@ class Trainer:
 
     def _train_step(self, batch: Batch) -> None:
         step = self.progress.step + 1
-        form = self.learner.form_at(step)
-        self.ranks.mark(f"step {step}", long=form not in self._forms_seen)
-        self._forms_seen.add(form)
+        depth = self.learner.depth_of_step(step)
+        self.ranks.mark(f"step {step}", long=depth not in self._depths_seen)
+        self._depths_seen.add(depth)
         self.learner.step(step, batch, self.stop)
         self.progress.step = step
         self.after_step()
 
     def _evaluate_and_save(self) -> None:
-        """Evaluate at the end of an iteration, and keep a checkpoint where one is due."""
+        """Evaluate at the end of an iteration, and save a checkpoint if one is due."""
         config, progress = self.config, self.progress
         if config.checkpoint_interval and progress.step % config.checkpoint_interval:
-            self.save()  # An evaluation may take long, and nothing of the training is lost in it.
+            self.save()  # So that no training is lost if the evaluation fails.
         last = progress.iteration + 1 == config.num_iterations
         due = progress.iteration >= config.min_eval_interval or last
         score = self._evaluate() if due else None
@@ -166,7 +165,7 @@ class Trainer:
             self.save(score=score, permanent=last or config.checkpoint_every_eval)
 
     def _evaluate(self) -> float | None:
-        """Measure and report the averaged weights, if there are such; returns their score."""
+        """Evaluate the averaged weights if there are any, else the weights. Return the score."""
         model, average, step = self.learner.model, self.learner.average, self.progress.step
         model.eval()
         with average.in_place_of_weights() if average else nullcontext():
@@ -183,12 +182,12 @@ class Trainer:
         return metrics.get(SCORE)
 
     def _stop_evaluation_if_asked(self) -> None:
-        # It may take longer than a launcher waits; the resumed run repeats it.
+        # An evaluation may take longer than a launcher waits. The resumed run repeats it.
         if self.ranks.any(self.stop.requested):
             raise _EvaluationStopped
 
     def _expected_steps(self) -> int:
-        """Return the step at which this start will end, if later iterations are as long as this."""
+        """Return the step at which training will end if all iterations are as long as this one."""
         progress = self.progress
         left = self.config.num_iterations - progress.iteration
         steps = progress.step - progress.position
@@ -215,4 +214,4 @@ class Trainer:
 
 
 class _EvaluationStopped(Exception):
-    """All ranks leave an evaluation because one of them was asked to stop."""
+    """A rank was asked to stop, so all ranks leave the evaluation."""

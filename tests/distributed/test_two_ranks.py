@@ -191,7 +191,7 @@ def test_ranks_with_other_checkpoints_or_data_are_refused(
     data = [[f"checkpoint={run}", f"data_path={folder}"] for folder in (tasks_data, other)]
     for differs, code, told in (
         (checkpoints, 4, "rank 1 has found another checkpoint than rank 0: name one"),
-        (data, 3, "the data of rank 1 are not those of rank 0"),
+        (data, 3, "rank 1 read other data than rank 0"),
     ):
         for process in start_ranks(*(["evaluate.py", *own, "device=cpu"] for own in differs)):
             _, err = process.communicate(timeout=120)

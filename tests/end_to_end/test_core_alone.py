@@ -1,4 +1,4 @@
-"""The core needs no app: its own tests pass in a copy of the project without them."""
+"""The core needs no app: its tests pass in a copy of the project without the apps."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("config", "dataset", "docs", "evaluation", "models", "runtime", "scripts", "tests")
-# Runs when Python starts: another checkout that is installed has apps, too.
+# Runs when Python starts, because another installed checkout has apps too.
 HIDES_APPS = """
 import sys
 from importlib.machinery import PathFinder

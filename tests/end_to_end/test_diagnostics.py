@@ -1,5 +1,5 @@
-"""Diagnostics in runs of the trainer: what they record, that they change nothing, that a healthy
-run hears nothing and a model that is broken on purpose is told so.
+"""Diagnostics of training runs: they change no result, and warn of broken models but not of
+healthy ones.
 """
 
 import math
@@ -17,7 +17,7 @@ from runtime.errors import NonFiniteError
 
 @pytest.fixture
 def run(tiny_settings: list[str], train: Any, files_of: Any, tmp_path: Path, capsys: Any) -> Any:
-    """Train in `tmp_path / name`; returns the run's files and the warnings that were told."""
+    """Train in `tmp_path / name`. Return the files of the run and its warnings."""
 
     def run_with(*more: str, name: str = "run") -> Any:
         capsys.readouterr()
@@ -80,7 +80,7 @@ def test_diagnosing_changes_no_bit(run: Any, tasks_data: Path) -> None:
         [],
         ["seed=1", "arch=trm"],
         ["data_path=tasks", "puzzle_emb_lr=0.1"],
-        # Learns to solve its puzzles: Q has something to know.
+        # This model solves its puzzles, so Q must learn to halt.
         ["epochs=140", "eval_interval=140", "arch.mlp_t=true", "loss=act_softmax", "lr=3e-3"],
     ],
 )

@@ -1,4 +1,4 @@
-"""Heads and losses by name: every choice composes, trains and owns its parameters."""
+"""Heads and losses: every choice composes and trains, and every parameter has one group."""
 
 import json
 import math
@@ -87,12 +87,12 @@ def test_an_evaluation_reports_every_head(
     assert {"confidence_accuracy", "confidence_calibration_error"} <= reported
     assert {"attention_precision", "attention_loss", "confidence_loss"} <= reported
     assert 0 <= record["eval/confidence_calibration_error"] <= 1
-    # The gaps of the bins are folded into it.
+    # It is computed from the gaps of the bins, which are not reported.
     assert not any("gap" in name for record in files.records for name in record)
 
 
 def test_cutoffs_beyond_the_vocabulary_are_refused(train: Train, tiny_settings: list[str]) -> None:
-    for cutoffs, told in (("[6]", r"arch\.heads\.lm\.cutoffs=\[6\]"), ("[2,9]", "6 tokens only")):
+    for cutoffs, told in (("[6]", r"arch\.heads\.lm\.cutoffs=\[6\]"), ("[2,9]", "only 6 tokens")):
         with pytest.raises(ConfigError, match=told):
             train([*tiny_settings, *with_loss("adaptive"), f"arch.heads.lm.cutoffs={cutoffs}"])
 
@@ -107,7 +107,7 @@ def test_cutoffs_beyond_the_vocabulary_are_refused(train: Train, tiny_settings: 
         ("arch.loss.weighting=learned", "'uncertainty'"),
         ("heads=standrad", "standard"),
         ("heads=null", "accepted: action, adaptive"),
-        ("~arch.heads.q", "arch.heads.q=null leaves out"),
+        ("~arch.heads.q", "arch.heads.q=null turns off"),
         ("arch.heads.lm.rank=4", "the chosen files have no arch.heads.lm.rank"),
         ("arch.heads.lm.name=factorized arch.heads.lm.rank=4", "write +arch.heads.lm.rank"),
         ("heads=sage arch.heads.q.init_std=1", "the chosen files have no arch.heads.q.init_std"),
@@ -126,12 +126,12 @@ def test_experiment_and_q_may_be_null() -> None:
     assert configure("data_path=x", "arch.heads.q=null").arch.heads.q is None
 
 
-# Fields of real data
+# Label fields of real data
 
 
 @pytest.fixture
 def mazes(tmp_path: Path) -> Callable[..., Path]:
-    """Build a data set of 5 x 5 mazes in `tmp_path / name`, with further flags."""
+    """Build a data set of 5 x 5 mazes in `tmp_path / name`, with more flags."""
 
     def build(name: str, *flags: str) -> Path:
         command = ["--source=generate", "--size=5", "--min-length=4", "--subsample-size=24"]
@@ -210,5 +210,5 @@ def test_pixels_are_derived_for_the_head_that_needs_them(
     own += ["global_batch_size=2", "epochs=2", "eval_interval=2", "eval_max_examples=2"]
     train([*own, "num_threads=1", "device=cpu", "logger=jsonl"])
     first, *_ = files_of(tmp_path / "run").train_records
-    # 256 levels, told apart by nothing yet.
+    # An untrained head: 256 equal levels.
     assert first["train/pixel_loss"] == pytest.approx(math.log(256), abs=1.0)

@@ -1,4 +1,4 @@
-"""Every head learns from its YAML alone: its own metric gets at least halfway from the best
+"""Every head learns with only its YAML file: its metric gets at least halfway from the best
 constant predictor to perfect.
 """
 
@@ -27,13 +27,13 @@ SMALL = (
     *("device=cpu", "num_threads=1", "compile=false", "logger=jsonl", "evaluators=[]"),
     "checkpoint_interval=null",
 )
-# Those of `arch=lattice` need its candidate sets: no other trunk takes them.
+# The heads of `arch=lattice` need its candidate sets; no other architecture has them.
 HEADS = {path.stem for path in (CONFIG_DIR / "heads").glob("*.yaml")} - {"lattice", "sage"}
-# Where half of the puzzles cannot be solved there is something to say of one's own answer.
+# Half of these puzzles cannot be solved, so that a head can learn when an answer is wrong.
 CASES = [(heads, "sudoku", {"accuracy": 0.625}) for heads in sorted(HEADS)] + [
     ("action", "maze", {"action_accuracy": 0.877}),
     ("attention", "sudoku", {"attention_precision": 0.776}),
-    # Here the cells that change are not just the empty ones.
+    # Here the cells that change are not only the empty ones.
     ("attention", "maze", {"attention_precision": 0.679}),
     ("confidence", "open", {"confidence_accuracy": 0.826}),
     ("enhanced", "open", {"confidence_accuracy": 0.826, "q_halt_accuracy": 0.75}),
@@ -47,7 +47,7 @@ FIELDS = {"action", "pixel"}
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sudokus, the same where every other puzzle has hardly any clues, and mazes."""
+    """Data sets: Sudokus, the same with few clues in every other puzzle, and mazes."""
     folder = tmp_path_factory.mktemp("tasks")
     for task, build, flags in (
         ("sudoku", build_sudoku_dataset.main, SUDOKU),
@@ -55,7 +55,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         own = [f"--output-dir={folder / task}", "--source=generate", "--seed=0", *flags.split()]
         assert build(own) == 0
-    whole = shutil.ignore_patterns("manifest.json")  # It has their sums.
+    whole = shutil.ignore_patterns("manifest.json")  # It reports sums.
     shutil.copytree(folder / "sudoku", folder / "open", ignore=whole)
     for path in (folder / "open").glob("t*/all__inputs.npy"):
         inputs = np.load(path)

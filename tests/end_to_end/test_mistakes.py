@@ -1,5 +1,5 @@
-"""A mistake ends a program within seconds: one line on standard error that names what is wrong, no
-traceback, and the exit code of its kind. All messages are tested where they are made.
+"""A mistake ends a program within seconds, with one line on standard error, no traceback, and the
+exit code of its kind. The unit tests check all messages.
 """
 
 import re
@@ -17,7 +17,7 @@ from training.checkpoint.published import CONFIG_FILE
 from training.checkpoint.store import RunState, save_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
-# Five seconds are promised on a machine that does nothing else.
+# The promise is five seconds, on an idle machine.
 SECONDS = 15.0
 
 
@@ -118,8 +118,8 @@ def test_every_worker_reports_the_mistake(
     finished = run_python(*torchrun, ROOT / script, *settings, timeout=120)
     assert finished.code != 0
     assert 1 <= finished.err.count(f"{script}: {line}") <= 2
-    # torchrun ends the other worker when one has failed: if it was not done itself, by a signal
-    # that kills or preempts it.
+    # When one worker has failed, torchrun stops the other by a signal that kills or preempts it,
+    # unless that has ended already.
     codes = {int(code) for code in re.findall(r"exitcode\s*: (-?\d+)", finished.err)}
     assert code in codes, finished.err
     assert codes <= {code, -signal.SIGTERM, EXIT_PREEMPTED}

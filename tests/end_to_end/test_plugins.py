@@ -1,4 +1,4 @@
-"""Plug-ins: imported when the user names them, and only then; docs/extending.md has one of each."""
+"""Plug-ins, imported only when the user names them. docs/extending.md has one of each kind."""
 
 import hashlib
 import json
@@ -79,7 +79,7 @@ def refusal(run_python: Any, *arguments: str) -> str:
         (f"{ON} arch=mine arch.widget_size=x", "arch.widget_size=x: input should be a valid int"),
         (f"{ON} arch.widget_size=5", "the chosen files have no arch.widget_size"),
         (f"{ON} arch.attention_bias=nea", "input should be 'none', 'sudoku' or 'near'"),
-        (f"{ON} heads=[digits,tied]", "digits and tied stand at the same place; choose one"),
+        (f"{ON} heads=[digits,tied]", "digits and tied exclude each other; choose one"),
         (f"{ON} arch.loss.weights.dout=1", "did you mean arch.loss.weights.doubt?"),
         ("plugins=[*a]", "plugins="),
         ("plugins=my_parts", "plugins=my_parts: expected a list of modules"),
@@ -101,7 +101,7 @@ def test_mistakes_are_refused_as_in_our_own_settings(
         (f"{PLUGIN}\nARCHITECTURES.add('mix', MineConfig, None)", 'Literal["mix"] = "mix"'),
         (f"{PLUGIN}\nARCHITECTURES.add('x', DigitsConfig, None)", "expected one of Recurrence"),
         (f"{PLUGIN}\nAUXILIARY_HEADS.add('q', AuxiliaryHeadConfig, None)", "has q already"),
-        (f"{PLUGIN}\nAUXILIARY_HEADS.add('tied', AuxiliaryHeadConfig, None)", "is called as"),
+        (f"{PLUGIN}\nAUXILIARY_HEADS.add('tied', AuxiliaryHeadConfig, None)", "has the same name"),
     ],
 )
 def test_a_plugin_that_fails_is_named(content: str, said: str, run_python: Any) -> None:
@@ -114,7 +114,7 @@ def test_plugins_in_a_nested_file_are_refused(run_python: Any) -> None:
     Path("own/experiment/late.yaml").write_text("# @package _global_\nplugins: [my_parts]\n")
     Path("own/experiment/wide.yaml").write_text("# @package _global_\ndefaults: [late]\n")
     said = refusal(run_python, "--config-dir", "own", "experiment=wide")
-    assert "elsewhere it is too late" in said
+    assert "it is too late for them here" in said
 
 
 def test_the_users_own_configuration_may_name_them(run_python: Any, plugin: Path) -> None:

@@ -1,4 +1,4 @@
-"""Runs of the trainer: what they write, what they keep, and what stops them."""
+"""Training runs: the files they write and keep, and the errors that stop them."""
 
 import math
 import shutil
@@ -230,7 +230,7 @@ def test_settings_that_this_machine_cannot_run_are_refused(
 
 
 def everything(trainer: Trainer) -> dict[str, bytes]:
-    """Every byte that an update may change."""
+    """Return every byte that an update may change."""
     learner = trainer.learner
     tensors = model_tensors(learner.model) | optimizer_tensors(learner.optimizer, learner.groups)
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
@@ -292,9 +292,9 @@ def test_nothing_is_updated_from_what_is_not_finite(
     assert everything(trainer) == values
     assert files.steps == [5, 6]
     assert files.leftovers() == []
-    # What led to it is written down.
+    # The records before the fault are written.
     assert [record["step"] for record in files.train_records] == list(range(1, 8))
-    # Not even a save that is asked for takes such a state.
+    # A save that is asked for fails too.
     trainer.learner.outcomes.add(8, torch.tensor(1.0), torch.tensor(True), torch.tensor(False))
     with pytest.raises(NonFiniteError):
         trainer.save()

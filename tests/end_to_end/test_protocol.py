@@ -1,4 +1,4 @@
-"""The protocol as a whole, on tiny data."""
+"""Whole runs of the protocol, on tiny data."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from dataset import build_maze_dataset, build_sudoku_dataset
 
 ROOT = Path(__file__).resolve().parents[2]
-# Processes that are started take the modules of this tree.
+# Started processes import the modules of this tree.
 HERE = {"PYTHONPATH": str(ROOT)}
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ def settings(tiny_settings: list[str]) -> list[str]:
 
 
 def kill_when(process: Any, said: str) -> str:
-    """Read what a process prints until it has said so, then kill it; return what it has said."""
+    """Read the output of a process until it has the text, then kill it. Return the output."""
     text = ""
     for line in process.stdout:
         text += line

@@ -1,7 +1,7 @@
 """The published commands for Sudoku, from the download to a resumed run, on real puzzles.
 
-Batch, width and length are reduced, and the rate is raised, so that 30 steps show that a model
-learns; everything else is as in the published READMEs.
+Batch, width and length are smaller and the rate is higher, so that a model learns in 30 steps.
+Everything else is as in the published READMEs.
 """
 
 import gzip
@@ -45,7 +45,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The published data set, built by the published command from a stand-in of the hub."""
+    """The published data set, built by the published command from a stand-in for the Hub."""
     hub = tmp_path_factory.mktemp("hub")
     source = Path(os.environ["PUZZLE_DATA_DIR"]) / "sudoku-extreme-1k"
     for split in ("train", "test"):
@@ -77,5 +77,5 @@ def test_a_published_command_trains_and_resumes(
     assert files.digest(30) == files_of(tmp_path / "whole").digest(30)
     losses = [record["train/lm_loss"] for record in files.train_records]
     assert len(losses) == 30
-    # It falls by 0.23 or more; the noise of such a mean is 0.01.
+    # It falls by at least 0.23; the noise of the mean is 0.01.
     assert sum(losses[-5:]) / 5 < sum(losses[:5]) / 5 - 0.1

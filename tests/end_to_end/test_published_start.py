@@ -1,4 +1,4 @@
-"""`pretrain.py`, started from published weights, gives the losses of the published trainer."""
+"""`pretrain.py` from published weights has the losses of the published trainer."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ EXPECTED = json.loads((PUBLISHED / "expected_train.json").read_text())
 
 @pytest.fixture
 def start_folder(tmp_path: Path) -> Path:
-    """The published start as a folder that one downloads: weights and all_config.yaml."""
+    """The published start as a downloaded folder: weights and all_config.yaml."""
     folder = tmp_path / "published"
     folder.mkdir()
     shutil.copy(PUBLISHED / "init_step_0", folder / "step_0")
@@ -33,7 +33,7 @@ def start_folder(tmp_path: Path) -> Path:
 def test_the_published_losses_step_by_step(
     start_folder: Path, train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
 ) -> None:
-    """The published run of 14 steps as a command line of ours."""
+    """Our command line repeats the published run of 14 steps."""
     places = {
         "load_checkpoint": start_folder / "step_0",
         "data_path": PUBLISHED / "data",

@@ -1,1 +1,1 @@
-"""The settings of a run: their schema, and how they are composed."""
+"""The settings of a run: their schema, and their composition from files and command line."""

@@ -1,4 +1,4 @@
-"""Compose a configuration with Hydra: choices of groups and overrides become one schema."""
+"""Compose a configuration with Hydra, from config files and overrides, and validate it."""
 
 import copy
 import functools
@@ -26,7 +26,7 @@ from training.config.overrides import (
 )
 from training.config.source import Source, source_of
 
-# What Hydra raises; from AssertionError on for defaults lists that are none, and for no YAML.
+# The errors that Hydra raises. Those in the second line come from broken YAML or defaults lists.
 _OF_HYDRA = (
     *(HydraException, OmegaConfBaseException),
     *(AssertionError, OSError, RecursionError, ValueError, yaml.YAMLError),
@@ -40,7 +40,7 @@ def _explained() -> Iterator[None]:
     except ConfigError:
         raise
     except _OF_HYDRA as error:
-        reason = " ".join(str(error).split()) or "a defaults list names something that is no text"
+        reason = " ".join(str(error).split()) or "an entry of a defaults list is no text"
         raise ConfigError(shown(reason, 300)) from None
 
 
@@ -48,17 +48,16 @@ def load_config(schema: type[SchemaT], config_name: str, arguments: Sequence[str
     """Compose `config/CONFIG_NAME.yaml` with a command line (Hydra's grammar) and validate it.
 
     Raises:
-        ConfigError: one line; the override or path, the value, what is accepted, the nearest name.
+        ConfigError: one line with the override, its value, the accepted values, the nearest name.
     """
-    args = parse_arguments(arguments)
-    (composed,) = compose_runs(schema, source_of(config_name, args), [args.overrides])
-    return validate(schema, plain(composed))
+    runs = [parse_arguments(arguments).overrides]
+    return load_configs(schema, config_name, arguments, runs)[0]
 
 
 def load_configs(
     schema: type[SchemaT], config_name: str, flags: Sequence[str], runs: Sequence[Sequence[str]]
 ) -> list[SchemaT]:
-    """`load_config` for the overrides of many runs, in order."""
+    """Return the validated configuration of each run; `flags` is the command line of all."""
     source = source_of(config_name, parse_arguments(flags))
     return [validate(schema, plain(composed)) for composed in compose_runs(schema, source, runs)]
 
@@ -66,19 +65,19 @@ def load_configs(
 def compose_runs(
     schema: type[Schema], source: Source, runs: Sequence[Sequence[str]]
 ) -> list[DictConfig]:
-    """Return the configuration of each run. What is slow is done once: files are read for each
-    choice of groups, an override is parsed and checked for all that have it.
+    """Return the configuration of each run. Runs that choose the same files or share an override
+    share the slow work: reading the files, and parsing and checking the override.
     """
 
     @functools.cache
     def parsed(line: str) -> Override:
-        (override,) = parse_overrides([line])
+        (override,) = parse_overrides([source.in_present_terms(line)])
         require_known(schema, source, override)
         return override
 
     @functools.cache
     def of_files(*choices: str) -> DictConfig:
-        return _by_hydra(schema, source, [parsed(line) for line in choices])
+        return _by_hydra(source, [parsed(line) for line in choices])
 
     composed, groups = [], source.groups
     for run in runs:
@@ -94,22 +93,16 @@ def compose_runs(
 
 @_explained()
 def _by_hydra(
-    schema: type[Schema],
-    source: Source,
-    overrides: Sequence[Override],
-    usual: Sequence[str] = (),
-    **options: bool,
+    source: Source, overrides: Sequence[Override], defaults: Sequence[str] = (), **options: bool
 ) -> DictConfig:
-    """Compose, when the overrides have been checked; `usual` ones come first."""
-    for override in overrides:
-        require_known(schema, source, override)
+    """Compose with overrides that have been checked. The lines `defaults` come before them."""
     lines = [line for override in overrides if (line := hydra_line(source, override))]
-    return source.compose([*usual, *lines], **options)
+    return source.compose([*defaults, *lines], **options)
 
 
 @_explained()
 def _set(config: DictConfig, override: Override, groups: Container[str]) -> None:
-    """Change one setting, which must be there unless the override begins with a plus."""
+    """Change one setting. It must exist, unless the override begins with a plus."""
     key, adds = override.key_or_group, override.is_add() or override.is_force_add()
     try:
         OmegaConf.update(config, key, override.value(), force_add=adds)
@@ -124,24 +117,28 @@ def _set(config: DictConfig, override: Override, groups: Container[str]) -> None
 def hydra_settings(
     schema: type[Schema], source: Source, overrides: Sequence[Override]
 ) -> dict[str, Any]:
-    """Return what is composed of Hydra's own settings: launcher, sweeper, sweep_dir."""
-    own, usual = filter(is_of_hydra, overrides), source.usual_lines()
-    composed = _by_hydra(schema, source, [*own], usual, return_hydra_config=True).hydra
+    """Return Hydra's own settings as composed: launcher, sweeper, sweep_dir."""
+    own = [*filter(is_of_hydra, overrides)]
+    for override in own:
+        require_known(schema, source, override)
+    composed = _by_hydra(source, own, source.hydra_defaults(), return_hydra_config=True).hydra
     kept = {key: composed[key] for key in ("launcher", "sweeper")}
-    # What is missing stays "???", which the schemas name with its setting.
+    # A missing value stays "???"; the schema's error then names its setting.
     content: Any = OmegaConf.to_container(OmegaConf.create(kept), resolve=True)
     return content | {"sweep_dir": composed.sweep.dir}
 
 
 @_explained()
 def plain(config: DictConfig) -> dict[str, Any]:
-    """Return a configuration that is complete as plain containers, its references resolved; raises
-    ConfigError when it names plug-ins that have not been imported.
+    """Return a configuration as plain containers, with all references resolved.
+
+    Raises:
+        ConfigError: a value is missing, or the configuration names plug-ins that were not imported.
     """
     content: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     if not_imported := [name for name in content.get("plugins") or () if name not in PLUGINS]:
         raise ConfigError(
-            f"plugins={shown(not_imported)}: name them on the command line, in the file of "
-            "experiment= or in that of --config-name: elsewhere it is too late"
+            f"plugins={shown(not_imported)}: it is too late for them here; name them on the "
+            "command line, in the file of experiment= or in the file of --config-name"
         )
     return content

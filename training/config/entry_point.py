@@ -1,10 +1,10 @@
-"""Run an entry point on its command line: whatever goes wrong in a run becomes one clear line."""
+"""Run an entry point on its command line, and turn errors for users into one line."""
 
 import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from textwrap import fill
 from typing import Any, NoReturn
 
@@ -26,28 +26,33 @@ def run_entry_point(
     main: Callable[[list[str]], None],
     usage: str,
     sweep: Callable[[], Any] | None = None,
+    own_settings: Container[str] = (),
 ) -> None:
-    """Run `main` on the command line and exit with a code of `runtime.errors`: an error that is
-    meant for people is one line.
+    """Run `main` on the command line, and exit with a code of `runtime.errors`. An error that is
+    meant for users is printed as one line.
 
     Args:
-        schema: of the settings.
-        config_name: file of `config/` that Hydra begins with.
+        schema: the schema of the settings.
+        config_name: the main file in `config/`.
         main: takes the command line.
         usage: the beginning of `--help`.
-        sweep: imports what takes a command line with `-m`, and a function that prints a line, and
-            returns the exit code. None: the command makes one run at a time.
+        sweep: loads the function for `-m`, which takes the command line and `say`, and returns the
+            exit code. None: the command takes no `-m`.
+        own_settings: keys that `main` reads beside those of `schema`. `--help` and `--cfg` leave
+            them out.
     """
     guard_output()
     note_start()
     end_with_parent()
     if launched():
-        # Its sentences about a peer that has gone come with a stack of C++ frames; ours says who.
+        # torch reports a lost peer with a stack of C++ frames. Our message names the peer.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         arguments = with_checkpoint(schema, sys.argv[1:])
         args = parse_arguments(arguments)
         if args.help or args.cfg:
+            shared = (o for o in args.overrides if o.partition("=")[0] not in own_settings)
+            args.overrides = list(shared)
             sys.stdout.write(_answer(schema, config_name, args, usage))
             sys.stdout.flush()
         elif args.multirun:
@@ -62,7 +67,7 @@ def run_entry_point(
 
 
 def _answer(schema: type[Schema], config_name: str, args: argparse.Namespace, usage: str) -> str:
-    """Return the configuration, for `--help` below what the flags and the groups are."""
+    """Return the configuration; for `--help` with the flags and the groups above it."""
     source = source_of(config_name, args)
     (config,) = compose_runs(schema, source, [args.overrides])
     if args.cfg:
@@ -73,25 +78,25 @@ def _answer(schema: type[Schema], config_name: str, args: argparse.Namespace, us
     return (
         f"{usage.rstrip()}\n\nFlags:\n{flags}\n"
         f"Groups and their choices, as GROUP=CHOICE:\n{listed}\n\n"
-        f"Settings, as KEY=VALUE; what they do is said in {CONFIG_DIR}:\n\n"
+        f"Settings, as KEY=VALUE (the files in {CONFIG_DIR} explain them):\n\n"
         f"{OmegaConf.to_yaml(config)}"
     )
 
 
 def _fail(error: BaseException) -> NoReturn:
-    """Print an error that is meant for people and exit; raise any other again."""
+    """Print an error that is meant for users and exit. Raise any other again."""
     code = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else exit_code(error)
     if code is None:
         raise error
     if code == EXIT_PREEMPTED:
-        # A scheduler asks all processes, and a launcher passes on what it was asked.
+        # A scheduler signals all processes, and a launcher passes its signal on once more.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print_error("interrupted" if code == EXIT_INTERRUPTED else str(error))
     leave(code)
 
 
 def say(line: str) -> None:
-    """Print a line at once, above the bars if there are some."""
+    """Print a line at once, above any progress bar."""
     with tqdm.external_write_mode():
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

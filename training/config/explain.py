@@ -1,4 +1,4 @@
-"""Say what is wrong with a configuration, and which name was meant. Imports no torch."""
+"""Error messages for a wrong configuration, with the name that was meant. Imports no torch."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
@@ -21,7 +21,7 @@ def validate(schema: type[SchemaT], composed: Mapping[str, Any]) -> SchemaT:
     """Turn a composed configuration into `schema`.
 
     Raises:
-        ConfigError: for each fault the path, the value, what is accepted, the nearest valid name.
+        ConfigError: for each fault the path, its value, the accepted values, the nearest name.
     """
     try:
         return schema.model_validate(composed)
@@ -33,17 +33,17 @@ def validate(schema: type[SchemaT], composed: Mapping[str, Any]) -> SchemaT:
 def unknown_key(
     schema: type[BaseModel], path: str, value: object = None, groups: Iterable[str] = ()
 ) -> str:
-    """Say that `path` is no setting, nor one of the `groups`, and which name comes nearest."""
+    """Return the message that `path` is no setting and no group, with the nearest name."""
     named = shown(path, 100)
     said = named if value is None else f"{named}={shown(value)}"
     if now := former.present_name(path):
-        return f"{said} is written {now} now"
+        return f"{said}: this setting was renamed; write {now}"
     return f"unknown setting {said}{did_you_mean(path, [*setting_paths(schema), *groups])}"
 
 
 def did_you_mean(path: str, candidates: Iterable[str], key: str = "") -> str:
-    """Return a question that offers the candidate nearest to `path`, "" if none is near. A `*` in a
-    candidate stands for a free name.
+    """Return "; did you mean NAME?" with the candidate nearest to `path`, or "" if none is near. A
+    `*` in a candidate stands for any name.
     """
     first, leaf = path.partition(".")[0], path.rpartition(".")[2]
     known = [n for n in candidates if "*" not in n or get_close_matches(n.split(".")[0], [first])]
@@ -60,7 +60,7 @@ def is_setting(path: str, schema: type[BaseModel]) -> bool:
 
 
 def setting_paths(schema: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted paths of all settings of `schema`, sections included; `*` is a free name."""
+    """Yield the dotted paths of all settings and sections of `schema`; `*` stands for any name."""
     for name, field in schema.model_fields.items():
         yield f"{prefix}{name}"
         for nested, inside in sections_in(field.annotation, *field.metadata):
@@ -74,7 +74,7 @@ def _with_free_names(candidate: str, path: str) -> str:
 
 
 def _describe(schema: type[BaseModel], fault: Any) -> str:
-    # The types of a union are no part of the path.
+    # Leave out the types of a union.
     parts = [str(part) for part in fault["loc"]]
     path = ".".join(part for part in parts if not part.startswith(("literal[", "constrained-")))
     kind, value, said = fault["type"], fault.get("input"), fault["msg"]

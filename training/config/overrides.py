@@ -1,4 +1,4 @@
-"""Read a command line as Hydra does, and check its overrides against the schema and the files."""
+"""Read a command line in Hydra's grammar, and check its overrides against schema and files."""
 
 import argparse
 import re
@@ -16,20 +16,20 @@ from runtime.text import shown
 from training.config.explain import did_you_mean, is_setting, unknown_key
 from training.config.source import HYDRA_GROUPS, HYDRA_KEYS, HYDRA_REFUSED, Source, quoted_value
 
-# Groups whose choices are put together, with the part that is usual; "" where there may be none.
+# Groups that take several choices at once, with the default choice; "" if none is needed.
 _PARTS = {"heads": "standard", "logger": "jsonl", "techniques": ""}
 
 
 def flags_parser() -> argparse.ArgumentParser:
-    """Return the parser of the flags, which are some of Hydra's, and of `overrides`."""
+    """Return the parser of `overrides` and of the flags that we take over from Hydra."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.error, add = _refuse, parser.add_argument
     add("overrides", nargs="*", help=argparse.SUPPRESS)
     add("-h", "--help", action="store_true")
-    add("-c", "--cfg", choices=["job"], help="print the configuration, and run nothing")
-    add("-m", "--multirun", action="store_true", help="a run for each combination of values")
-    add("-cd", "--config-dir", help="a folder with files of yours beside those of config/")
-    add("-cn", "--config-name", help="the file to begin with")
+    add("-c", "--cfg", choices=["job"], help="print the configuration and exit")
+    add("-m", "--multirun", action="store_true", help="one run for each combination of values")
+    add("-cd", "--config-dir", help="a folder with more configuration files")
+    add("-cn", "--config-name", help="the main configuration file")
     return parser
 
 
@@ -43,11 +43,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def with_checkpoint(schema: type[Schema], arguments: Sequence[str]) -> list[str]:
-    """Return a command line on which a bare RUN stands as `checkpoint=RUN`, where `schema` has this
-    setting.
+    """Return the command line with a bare RUN written as `checkpoint=RUN`, if `schema` has that.
 
     Raises:
-        ConfigError: there are several bare words, or a checkpoint is named beside one.
+        ConfigError: there are two bare words, or a bare word and `checkpoint=`.
     """
     overrides = parse_arguments(arguments).overrides
     bare = [word for word in overrides if _is_bare(word)]
@@ -55,24 +54,24 @@ def with_checkpoint(schema: type[Schema], arguments: Sequence[str]) -> list[str]
         return list(arguments)
     if len(bare) > 1 or any(word.startswith("checkpoint=") for word in overrides):
         raise ConfigError(
-            f"{shown(bare[-1])}: name one run, RUN or checkpoint=RUN; all else is KEY=VALUE"
+            f"{shown(bare[-1])}: name one run, as RUN or checkpoint=RUN; all else is KEY=VALUE"
         )
     named = f"checkpoint={quoted_value(bare[0])}"
     return [named if word == bare[0] else word for word in arguments]
 
 
 def _is_bare(word: str) -> bool:
-    """Return whether a word is no override but a path, which may have a `=` in a folder's name."""
+    """Return whether a word is a path and no override. A folder's name may contain a `=`."""
     key, equals, _ = word.partition("=")
     return not equals or ("/" in key and not key.startswith("hydra/") and Path(word).exists())
 
 
 def _refuse(message: str) -> NoReturn:
-    raise ConfigError(f"{shown(message, 200)}: settings are given as key=value; see --help")
+    raise ConfigError(f"{shown(message, 200)}: write settings as key=value; see --help")
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """Parse overrides; raises ConfigError for the first that is none."""
+    """Parse overrides. Raise ConfigError for the first one that cannot be parsed."""
     parser = OverridesParser.create()
     parsed: list[Override] = []
     for override in overrides:
@@ -86,20 +85,20 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 
 
 def is_of_hydra(override: Override) -> bool:
-    """Return whether an override is of Hydra's own settings."""
+    """Return whether an override changes one of Hydra's own settings."""
     return re.match(r"hydra\b", override.key_or_group) is not None
 
 
 def require_known(schema: type[Schema], source: Source, override: Override) -> None:
-    """Raise ConfigError for an override that names no setting and no choice, or something that
-    Hydra would build.
+    """Raise ConfigError if an override names no setting and no choice, or a class that Hydra would
+    build.
     """
     key, line, groups = override.key_or_group, shown(override.input_line), source.groups
     if override.is_delete():
-        # A default would stand in, which may be the very opposite.
-        raise ConfigError(f"{line}: {key}=null leaves out what can be left out")
+        # The default would take its place, and may mean the opposite.
+        raise ConfigError(f"{line}: cannot delete a setting; {key}=null turns off an optional one")
     if override.is_sweep_override():
-        raise ConfigError(f"{line}: several values need -m, a run each")
+        raise ConfigError(f"{line}: several values need -m, which makes one run for each")
     if override.package is not None:
         raise ConfigError(f"{line}: the place of a group cannot be changed")
     if is_of_hydra(override) and key not in HYDRA_GROUPS:
@@ -117,37 +116,36 @@ def require_known(schema: type[Schema], source: Source, override: Override) -> N
 def _require_choice(source: Source, override: Override) -> None:
     key, chosen = override.key_or_group, _choices(override)
     known = source.groups[key]
-    unknown = [choice for choice in chosen if source.present_name(key, choice) not in known]
+    unknown = [choice for choice in chosen if choice not in known]
     if unknown or not (chosen or _PARTS.get(key) == ""):
         hint = did_you_mean(unknown[0], known, f"{key}=") if unknown else ""
-        accepted = f"there is no such choice; accepted: {', '.join(known)}"
-        raise ConfigError(f"{shown(override.input_line)}: {accepted}{hint}")
+        said = f"no such choice{hint}{' Accepted' if hint else '; accepted'}: {', '.join(known)}"
+        raise ConfigError(f"{shown(override.input_line)}: {said}")
 
 
 def hydra_line(source: Source, override: Override) -> str:
-    """Return an override as Hydra takes it; "" for a group that is left out as by default.
+    """Return an override as a line for Hydra, or "" for a group that is left out.
 
-    Of a group whose choices are parts that Hydra puts together, the one of which there must be one
-    comes first: the usual one where none is named.
+    In a group that takes several choices, exactly one is the main one (the token head, the first
+    logger). It comes first; if none is named, it is the default of `_PARTS`.
     """
     group = override.key_or_group
     if group in source.groups and override.get_value_string() == "null":
         return ""
     if group not in _PARTS:
-        name = override.get_value_string()
-        return str(override.input_line).replace(name, source.present_name(group, name))
+        return str(override.input_line)
     parts = _choices(override)
     contents = {part: source.content(f"{group}/{part}") for part in parts}
     first = [part for part in parts if "name" in contents[part].get("lm", contents[part])]
     if len(first) > 1:
         line = shown(override.input_line)
-        raise ConfigError(f"{line}: {' and '.join(first)} stand at the same place; choose one")
+        raise ConfigError(f"{line}: {' and '.join(first)} exclude each other; choose one")
     others = [part for part in parts if part not in first]
     return f"{group}=[{','.join(filter(None, [*(first or [_PARTS[group]]), *others]))}]"
 
 
 def _choices(override: Override) -> list[str]:
-    """The choices that an override of a group names: several parts, or one file."""
+    """Return the choices that an override of a group names."""
     value = override.value()
     if override.key_or_group in _PARTS and isinstance(value, list):
         return list(dict.fromkeys(map(str, value)))

@@ -1,4 +1,4 @@
-"""Schema of a training run. Imports no torch: a configuration is checked before torch is loaded."""
+"""The schema of a training run, which imports no torch: settings are checked before it loads."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -29,51 +29,51 @@ from runtime.text import shown
 
 Rate = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 
-# With `reduction=exact` every global batch is cut into so many shards on any number of ranks, and
-# their gradients are added in shard order.
+# With `reduction=exact` every global batch is cut into this many shards at any number of ranks, and
+# their gradients are added in the order of the shards.
 CANONICAL_SHARDS = 4
 
 
 class ParamGroupConfig(Schema):
-    """Parameters that share their hyperparameters."""
+    """A group of parameters that share their hyperparameters."""
 
     params: list[str] = Field(min_length=1)
-    """shell-style patterns (*.lm_head.*); each parameter belongs to exactly one group"""
+    """shell-style patterns of names (*.lm_head.*); each parameter must be in exactly one group"""
     lr: NonNegativeFloat | None = None
     """peak learning rate; null: the run's lr"""
     weight_decay: NonNegativeFloat | None = None
-    """decoupled weight decay, never of learned loss weights; null: the run's weight_decay"""
+    """decoupled weight decay; learned loss weights have none; null: the run's weight_decay"""
     decay_vectors: StrictBool = True
-    """also decay parameters of less than two dimensions: biases, and the scales of norms"""
+    """true: also decay parameters with fewer than two dimensions: biases, norm scales"""
     max_grad_norm: PositiveFloat | None = None
-    """L2 norm to which the group's gradient is clipped; null: no clipping"""
+    """the group's gradient is clipped to this L2 norm; null: no clipping"""
     optional: StrictBool = False
-    """true: the group is left out when no parameter matches"""
+    """true: leave the group out if no parameter matches"""
 
 
 class OptimizerConfig(Schema):
-    """Optimizer of everything but the puzzle embedding."""
+    """The optimizer of all parameters but the puzzle embedding."""
 
     name: str = "adam_atan2"
     """adam_atan2 | adamw | muon"""
     kernel: Literal["ours", "package"] = "ours"
-    """of adam_atan2; package: that of the package adam-atan2, which needs CUDA"""
+    """for adam_atan2; package: the CUDA kernel of the package adam-atan2"""
     groups: Annotated[dict[str, ParamGroupConfig], Field(min_length=1)] = {
         "all": ParamGroupConfig(params=["*"])
     }
-    """the parameters by group; the names are free"""
+    """groups of parameters, under names of your choice"""
 
     @model_validator(mode="after")
     def _has_kernel(self) -> "OptimizerConfig":
         if self.kernel == "package" and self.name != "adam_atan2":
-            raise ValueError(f"kernel=package is a kernel of adam_atan2, not of {self.name}")
+            raise ValueError(f"kernel=package needs name=adam_atan2, not {self.name}")
         return self
 
 
 OPTIMIZERS = Registry("optimizer", OptimizerConfig, "adam_atan2", "optimizer")
-"""Behind each name stands a function that takes its settings, torch's parameter groups and the two
-betas, and returns an optimizer with an attribute `skip` (while that bool [] is true, its steps
-change nothing) or one of torch's that are fused. Its schema is an `OptimizerConfig`.
+"""A name stands for a function of its settings (an `OptimizerConfig`), torch's parameter groups and
+the two betas. It returns a fused optimizer of torch's, or one with an attribute `skip`: while that
+bool [] is true, its steps change nothing.
 """
 
 
@@ -81,13 +81,13 @@ class MuonConfig(OptimizerConfig):
     """Muon for the matrices of some groups, AdamW for all other parameters."""
 
     muon_groups: Annotated[list[str], Field(min_length=1)] = ["trunk"]
-    """groups whose matrices take Muon's step"""
+    """groups whose matrices Muon updates"""
     momentum: Rate = 0.95
-    """of Muon"""
+    """Muon's momentum"""
     newton_schulz_steps: Count = 5
-    """of the iteration that makes a step orthogonal"""
+    """iterations that make an update orthogonal"""
     rate_scale: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
-    """match_rms_adamw: rates as AdamW's; original: as in the first Muon, about 0.02"""
+    """match_rms_adamw: set lr as for AdamW; original: as for the first Muon, about 0.02"""
 
     @model_validator(mode="after")
     def _knows_its_groups(self) -> "MuonConfig":
@@ -105,10 +105,10 @@ for _name, _schema, _file in (
 
 
 class MLflowConfig(Schema):
-    """Where MLflow keeps the run."""
+    """The place where MLflow keeps the run."""
 
     tracking_uri: str | None = None
-    """a server; null: MLFLOW_TRACKING_URI, or mlflow.db in the run's folder"""
+    """address of a server; null: MLFLOW_TRACKING_URI, or else mlflow.db in the run's folder"""
 
 
 class WandbConfig(Schema):
@@ -120,7 +120,7 @@ class WandbConfig(Schema):
 
 
 class LoggerConfig(WandbConfig):
-    """Where metrics go beside `metrics.jsonl`."""
+    """The places for metrics beside `metrics.jsonl`."""
 
     tensorboard: StrictBool = False
     mlflow: MLflowConfig | None = None
@@ -135,7 +135,7 @@ class DataConfig(Schema):
     name: str
     path: str
     builder: AnyBuilder | None = None
-    """what `scripts/build_dataset.py data=NAME` runs"""
+    """the builder that `scripts/build_dataset.py data=NAME` runs"""
     evaluators: list[AnyEvaluator] = []
 
     @property
@@ -147,21 +147,21 @@ class DataConfig(Schema):
 
 
 class DataSettings(Schema):
-    """Data. `data=NAME` sets the path and knows how to build it; data_path=FOLDER works too."""
+    """Data. `data=NAME` chooses a known data set; data_path=FOLDER takes any folder."""
 
     data_path: str | None = None
     """the training folder, which usually holds the test split too"""
     data_paths: list[str] | None = None
     """several training folders: [a,b]"""
     data_paths_test: list[str] | None = None
-    """test folders, when they differ from the training folders"""
+    """test folders; null: the training folders"""
     evaluators: list[AnyEvaluator] | None = None
-    """[]: none; null: those of the data set when it is known by name"""
+    """[]: none; null: those of data=NAME"""
     data: DataConfig | None = None
 
     @property
     def train_paths(self) -> list[str]:
-        """Folders to train on. `data_paths` comes before `data_path`, as in TRM."""
+        """The training folders. `data_paths` overrules `data_path`, as in TRM."""
         return self.data_paths or ([self.data_path] if self.data_path else [])
 
     @property
@@ -169,21 +169,20 @@ class DataSettings(Schema):
         return self.data_paths_test or self.train_paths
 
     def data_folders(self, split: str) -> list[str]:
-        """Return the folders that hold a split, as they were named; empty when none was."""
+        """Return the folders of a split as the settings name them; empty if they name none."""
         return self.train_paths if split == "train" else self.test_paths
 
     @property
     def active_evaluators(self) -> list[EvaluatorConfig]:
-        """The evaluators asked for; without such, those of `data` if that alone is evaluated."""
+        """The evaluators asked for, or else those of `data` if only its folder is evaluated."""
         if self.evaluators is not None:
             return [*self.evaluators]
         return self.data.evaluators if self.data and self.test_paths == [self.data.path] else []
 
     @property
     def inherited_evaluators(self) -> list[EvaluatorConfig]:
-        """The evaluators of a data set chosen by name, where another folder is evaluated in its
-        place: they measure it if it is of their kind. The default set brings none, for nobody has
-        chosen it.
+        """The evaluators of data=NAME, for another folder that is evaluated in its place and is of
+        the same kind. The default data set gives none, because nobody has chosen it.
         """
         if self.evaluators is not None or not self.data or self.data.name == DEFAULT_DATA:
             return []
@@ -191,34 +190,33 @@ class DataSettings(Schema):
 
 
 class TrainingSettings(Schema):
-    """Training. Batches count sequences over all ranks, intervals count epochs over the groups."""
+    """Training. Batch sizes count sequences over all ranks, intervals count epochs over groups."""
 
     global_batch_size: Count = 768
     """sequences per optimizer step"""
     micro_batch_size: Count | None = None
-    """rows that pass through the model at once on a rank, to save memory; null: all it has"""
+    """rows that a rank passes through the model at once; fewer save memory; null: all"""
     epochs: Count = 100000
     """passes over the groups of puzzles"""
     eval_interval: Count | None = 10000
     """epochs between evaluations; null: evaluate at the end only"""
     seed: Seed = 0
-    """of all random draws"""
+    """seed of all random draws"""
 
 
 class EvaluationSettings(Schema):
     """Evaluations during training."""
 
     eval_split: Literal["test", "selection"] | None = "test"
-    """selection: puzzles in neither training nor test (docs/protocol.md); null: none, and nothing
-    is evaluated"""
+    """selection: puzzles in neither training nor test (docs/protocol.md); null: evaluate nothing"""
     min_eval_interval: CountOrZero = 0
-    """evaluations to leave out at the start; the last one is always made"""
+    """number of evaluations to skip at the start; the last one is always made"""
     eval_batch_size: Size | None = None
-    """null: global_batch_size"""
+    """sequences per batch; null: global_batch_size"""
     eval_max_examples: Count | None = None
-    """the first rows of each test set only; null: all"""
+    """evaluate this many first rows of each test set; null: all"""
     eval_save_outputs: list[OutputField] = []
-    """what is written to eval_step_N/ in the run's folder"""
+    """arrays to write to eval_step_N/ in the run's folder"""
 
 
 class OptimizationSettings(Schema):
@@ -227,31 +225,31 @@ class OptimizationSettings(Schema):
     lr: NonNegativeFloat = 1e-4
     """peak learning rate, after the warm-up"""
     lr_min_ratio: Probability = 1.0
-    """learning rate at the end, as a share of the peak; 1: it does not fall"""
+    """learning rate at the end, as a share of the peak; 1: constant after the warm-up"""
     lr_warmup_steps: CountOrZero = 2000
     """optimizer steps in which the learning rate rises to its peak"""
     beta1: Rate = 0.9
-    """how slowly the mean of the gradients moves"""
+    """decay of the mean of the gradients; higher: it moves more slowly"""
     beta2: Rate = 0.95
-    """how slowly the mean of their squares moves"""
+    """decay of the mean of their squares; higher: it moves more slowly"""
     weight_decay: NonNegativeFloat = 0.1
-    """decoupled: a step takes lr times this share off each weight"""
+    """decoupled: each step shrinks the weights by lr times this"""
     puzzle_emb_lr: NonNegativeFloat = 1e-2
     """peak learning rate of the puzzle embedding"""
     puzzle_emb_weight_decay: NonNegativeFloat = 0.1
     """weight decay of the puzzle embedding"""
     ema: StrictBool = False
-    """true: keep an exponential moving average of the weights, and evaluate that"""
+    """true: keep an exponential moving average of the weights, and evaluate it"""
     ema_rate: Rate = 0.999
-    """share of the average that a step keeps"""
+    """share of the average that each step keeps; higher: it moves more slowly"""
     freeze_weights: StrictBool = False
-    """true: train the puzzle embedding only"""
+    """true: train only the puzzle embedding"""
     reduction: Literal["fast", "exact"] = "fast"
-    """exact: the same bits on 1, 2 and 4 ranks, and when a run moves between them, but slower"""
+    """exact: slower, but the same bits on 1, 2 and 4 ranks, also when a run moves between them"""
 
 
 class RunFolderSettings(Schema):
-    """The run's folder and what is kept in it."""
+    """The run's folder and its checkpoints."""
 
     project_name: FolderName | None = None
     """null: from the data set's name"""
@@ -260,35 +258,35 @@ class RunFolderSettings(Schema):
     checkpoint_path: str | None = None
     """null: checkpoints/PROJECT/RUN"""
     load_checkpoint: str | None = None
-    """start weights: a run, a checkpoint, or a published step_N file; resume comes first"""
+    """start weights: a run, a checkpoint, or a published step_N file; not used to resume a run"""
     resume: Literal["auto", "never"] | CountOrZero = "auto"
-    """or the step to go on from; auto: the newest checkpoint in the run's folder"""
+    """auto: go on from the newest checkpoint in the run's folder; a number: from that step"""
     resume_changed: StrictBool = False
-    """true: resume although settings that change the result differ"""
+    """true: resume even if settings that change the result differ"""
     checkpoint_interval: Count | None = 1000
-    """optimizer steps between saves, and a save before each evaluation; null: neither"""
+    """optimizer steps between saves; a run also saves before each evaluation; null: neither"""
     checkpoint_every_eval: StrictBool = False
-    """true: save and keep a checkpoint at every evaluation"""
+    """true: save a checkpoint at every evaluation, and keep it"""
     keep_last: Annotated[int, Field(strict=True, ge=2)] = 2
-    """checkpoints of checkpoint_interval that stay"""
+    """how many of the newest checkpoints of checkpoint_interval to keep"""
     keep_best: CountOrZero = 0
-    """checkpoints with the best evaluation that stay"""
+    """how many checkpoints with the best evaluations to keep"""
 
 
 class ProgressSettings(Schema):
-    """What is told of a run while it goes on, and where it stops."""
+    """Reports on the run's progress, and an early stop."""
 
     log_interval: Count = 10
-    """steps whose metrics are gathered on the device before they are written"""
+    """steps between writes of the metrics; every step has a record"""
     diagnose_interval: Count | None = 100
-    """steps between diagnoses (diagnose/... in the metrics, warnings in words); null: none"""
+    """steps between diagnoses (diagnose/... in the metrics, and warnings); null: none"""
     max_steps: Count | None = None
-    """save and stop after this step; the schedule does not change"""
+    """save and stop after this step; the learning rate schedule does not change"""
     profile: StrictBool = False
-    """true: write a trace of steps 5 to 7 of this start, and name the dearest operations"""
+    """true: write a trace of steps 5 to 7 of this start, and list the slowest operations"""
 
 
-# The last section comes first: this is how pydantic orders the fields.
+# In reverse order, because pydantic takes the fields of the last base first.
 class TrainConfig(
     ProgressSettings,
     MachineSettings,
@@ -298,7 +296,7 @@ class TrainConfig(
     TrainingSettings,
     DataSettings,
 ):
-    """Everything a training run is told; names and defaults as published, where those exist."""
+    """All settings of a training run. Published settings keep their names and defaults."""
 
     arch: ArchConfig
     optimizer: Annotated[OptimizerConfig, OPTIMIZERS]
@@ -310,7 +308,7 @@ class TrainConfig(
             raise ValueError("no training data: set data_path=FOLDER (or data_paths=[FOLDER,...])")
         if self.freeze_weights and not self.arch.puzzle_emb_ndim:
             raise ValueError(
-                "freeze_weights=true trains the puzzle embedding only, and there is none "
+                "freeze_weights=true trains only the puzzle embedding, and there is none "
                 "(arch.puzzle_emb_ndim=0)"
             )
         if self.eval_interval is not None and self.epochs % self.eval_interval:
@@ -332,26 +330,24 @@ class TrainConfig(
         return self.epochs // self.epochs_per_iteration
 
     def num_shards(self, world_size: int) -> int:
-        """Return the number of shards that each rank works on, one after the other."""
+        """Return the number of shards of each rank, which it runs one after the other."""
         return CANONICAL_SHARDS // world_size if self.reduction == "exact" else 1
 
     def num_parts(self, world_size: int) -> int:
-        """Return the number of parts in which a rank's rows pass through the model: the shards, or
-        their micro-batches.
+        """Return the number of parts in which a rank's rows pass through the model: shards, or
+        micro-batches of them.
         """
         shards = self.num_shards(world_size)
         size = self.global_batch_size // world_size // shards
         return shards * (size // min(self.micro_batch_size or size, size))
 
     def check_world_size(self, world_size: int) -> None:
-        """Raise ConfigError when batches cannot be cut into equal parts, for ranks, for shards or
-        for micro-batches.
-        """
+        """Raise ConfigError if ranks, shards or micro-batches cannot share a batch equally."""
         divisor, what = world_size, f"the number of ranks, {world_size}"
         if self.reduction == "exact":
             if CANONICAL_SHARDS % world_size:
                 raise ConfigError(
-                    f"reduction=exact: there are {world_size} ranks, which must divide "
+                    f"reduction=exact: the number of ranks, {world_size}, must divide "
                     f"{CANONICAL_SHARDS}; reduction=fast takes any number"
                 )
             divisor, what = CANONICAL_SHARDS, f"{CANONICAL_SHARDS} with reduction=exact"
@@ -375,22 +371,22 @@ class TrainConfig(
                 raise ConfigError(f"arch.techniques.{name}: {error}") from None
 
     def check_restarts(self, max_restarts: int) -> None:
-        """Raise ConfigError when restarts would not go on from the newest checkpoint."""
+        """Raise ConfigError if restarts would not go on from the newest checkpoint."""
         if max_restarts and self.resume != "auto":
-            asked = f"resume={self.resume}: with --max-restarts each restart would obey it too"
+            asked = f"resume={self.resume}: with --max-restarts every restart would follow it too"
             raise ConfigError(f"{asked}; start without restarts, then go on with resume=auto")
 
 
-# Settings that change nothing of what a run computes; all others must match when it is resumed. The
-# content of the data decides, which has its own fingerprint.
+# Settings that do not change the result of a run. All others must be the same when it is resumed.
+# The data is compared by the fingerprint of its content, not by its settings.
 _NEUTRAL = [DataSettings, EvaluationSettings, RunFolderSettings, MachineSettings, ProgressSettings]
-# Micro-batches change the rounding only: a run that resumes with others says so.
+# Micro-batches change only the rounding. A run that resumes with other ones reports it.
 _ALSO = ("logger", "data", "micro_batch_size")
 NEUTRAL_KEYS = frozenset(_ALSO).union(*(part.model_fields for part in _NEUTRAL))
 
 
 def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
-    """Return 'key: saved -> present' for each setting that differs and changes the result."""
+    """Return 'key: saved -> present' for each changed setting that changes the result."""
     saved, present = dict(flatten(saved)), dict(flatten(present))
     changes = []
     for key in sorted(saved.keys() | present.keys()):
@@ -400,13 +396,13 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
     return changes
 
 
-# Settings that are gone (docs/log/removed.md) and changed no result.
+# Removed settings (docs/log/removed.md) that changed no result.
 _GONE = {"data_on_device", "batches_ahead", "cuda_graph", "arc_vote_across_evaluations", "report"}
 
 
 def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
-    """Return the settings of a saved run in the terms of this version, without those that are gone.
-    For `training` a setting that changed the run stays, so that it is reported as a difference.
+    """Return the settings of a saved run under their present names, without removed ones. For
+    `training`, a removed setting that changed the run stays, to be reported as a difference.
     """
     kept = {name: value for name, value in saved.items() if name not in _GONE}
     arch, data = kept.get("arch"), kept.get("data")

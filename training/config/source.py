@@ -1,4 +1,4 @@
-"""Where a configuration is composed from: the file that Hydra begins with, and its search path."""
+"""The files of a configuration: the main file, and the folders with the groups."""
 
 import argparse
 import functools
@@ -21,17 +21,17 @@ from runtime.text import shown
 from training.config.schema import flatten
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "config"
-# Of Hydra's own settings those that choose and steer launchers and searches. The others name
-# classes that Hydra would build, or places where it would write; here the run's folder has them.
+# The settings of Hydra's own that may be changed: those of launchers and sweepers. The others name
+# classes that Hydra would build, or places outside the run's folder where it would write.
 HYDRA_GROUPS = ("hydra/launcher", "hydra/sweeper", "hydra/sweeper/sampler")
 HYDRA_KEYS = re.compile(r"hydra\.(launcher|sweeper)\.(?!.*_target_)[\w.]+|hydra\.sweep\.dir")
-# What stands for Hydra's own choices, unless the file that Hydra begins with says otherwise.
-_USUAL = {"hydra/launcher": "serial", "hydra/sweeper": "grid", "hydra.sweep.dir": "multirun"}
+# Our defaults in place of Hydra's own, unless the main file sets them.
+_OUR_DEFAULTS = {"hydra/launcher": "serial", "hydra/sweeper": "grid", "hydra.sweep.dir": "multirun"}
 HYDRA_REFUSED = (
     "of Hydra's own settings these can be changed: "
     f"{', '.join(HYDRA_GROUPS)}, hydra.launcher.*, hydra.sweeper.*, hydra.sweep.dir"
 )
-# Names that recipes had before they were named after method and data.
+# Former names of recipes, still accepted. Recipes are now named after method and data.
 _FORMER_RECIPES = {
     "arc_demo": "trm_arc_demo",
     "lattice_demo": "lattice_sudoku_hard",
@@ -43,61 +43,62 @@ _FORMER_RECIPES = {
     "sudoku_extreme_1k_sic": "sic_sudoku_extreme_1k",
     "sudoku_extreme_1k_trm": "trm_sudoku_extreme_1k_held_out",
 }
-# Choices of plug-ins without a file: their settings by group and name.
+# The settings of plug-ins' choices that have no file, by group and name.
 _REGISTERED: dict[str, dict[str, Any]] = {}
 
 
 class Source:
-    """Where a configuration is composed from.
+    """The files that a configuration is composed from.
 
     Attributes:
-        config_name: the file that Hydra begins with, without its ending.
-        folders: in which the groups are; the first is ours. No file name is in two of them.
+        config_name: the main file, without `.yaml`.
+        folders: hold the files of the groups. The first is ours; no file is in two of them.
     """
 
     def __init__(self, config_name: str, folders: Sequence[Path]) -> None:
         self.config_name, self.folders = config_name, list(folders)
 
     def find(self, name: str) -> Path | None:
-        """Return the file of a configuration, such as `experiment/mine`, None if there is none."""
+        """Return the file of a configuration (`experiment/mine`), or None."""
         files = (folder / f"{name.removesuffix('.yaml')}.yaml" for folder in self.folders)
         return next((file for file in files if file.is_file()), None)
 
-    def present_name(self, group: str, choice: str) -> str:
-        """Return what a choice is called now, if it is a recipe under its former name."""
-        former = group == "experiment" and self.find(f"{group}/{choice}") is None
-        return _FORMER_RECIPES.get(choice, choice) if former else choice
+    def in_present_terms(self, line: str) -> str:
+        """Return an override with a recipe's former name replaced, unless a file has that name."""
+        key, _, name = line.partition("=")
+        is_former = key == "experiment" and not self.find(f"{key}/{name}")
+        return f"{key}={_FORMER_RECIPES.get(name, name)}" if is_former else line
 
     def content(self, name: str) -> dict[str, Any]:
-        """Return what a configuration sets."""
+        """Return the content of a configuration file, or the settings of a plug-in's choice."""
         group, _, part = name.rpartition("/")
         file = self.find(name)
         found = read_yaml(file) if file else _REGISTERED.get(group, {}).get(part)
         return found if isinstance(found, dict) else {}
 
     def choices(self, group: str) -> list[str]:
-        """List the choices of a group, such as `arch`."""
+        """Return the choices of a group, sorted."""
         files = {file.stem for each in self.folders for file in (each / group).glob("*.yaml")}
         return sorted(files.union(_REGISTERED.get(group, ())))
 
     @functools.cached_property
     def groups(self) -> dict[str, list[str]]:
-        """The choices of each group of the configuration; null where that is the default."""
+        """The choices of each group in the configuration; `null` is one if it is the default."""
         groups = {group: self.choices(group) for group in HYDRA_GROUPS}
-        for group, choice in self._defaults(self.config_name):
+        for group, choice in self._chosen(self.config_name):
             if group not in groups and (choices := self.choices(group)):
                 groups[group] = choices + (["null"] if choice is None else [])
         return groups
 
-    def _defaults(self, name: str) -> Iterator[tuple[str, Any]]:
-        """Yield the groups that a file chooses, and those of files that it includes."""
+    def _chosen(self, name: str) -> Iterator[tuple[str, Any]]:
+        """Yield (group, choice) for the groups that a file and the files it includes choose."""
         for entry, choice in _defaults(self.content(name)):
             if choice is None and entry != name:
-                yield from self._defaults(entry)
+                yield from self._chosen(entry)
             yield entry, choice
 
     def compose(self, lines: Sequence[str], **options: bool) -> DictConfig:
-        """Compose with Hydra, when the files of the user's have been checked."""
+        """Check the user's files, then compose with Hydra."""
         GlobalHydra.instance().clear()
         begun = f"{self.config_name}.yaml"
         home, *others = sorted(self.folders, key=lambda folder: not (folder / begun).is_file())
@@ -107,13 +108,13 @@ class Source:
                 self._require_harmless(lines)
             return compose(self.config_name, list(lines), **options)
 
-    def usual_lines(self) -> list[str]:
-        """Return overrides for what the file that Hydra begins with leaves to Hydra itself."""
-        said = _places(self.content(self.config_name), "")
-        return [f"{key}={usual}" for key, usual in _USUAL.items() if key not in said]
+    def hydra_defaults(self) -> list[str]:
+        """Return overrides with our defaults for settings of Hydra that the main file leaves."""
+        given = _places(self.content(self.config_name), "")
+        return [f"{key}={value}" for key, value in _OUR_DEFAULTS.items() if key not in given]
 
     def _require_harmless(self, lines: Sequence[str]) -> None:
-        """Raise ConfigError for a file of the user's that changes what it must not of Hydra's."""
+        """Raise ConfigError if a user's file changes a protected setting of Hydra's."""
         defaults_of = GlobalHydra.instance().config_loader().compute_defaults_list
         for default in defaults_of(self.config_name, list(lines), RunMode.RUN).defaults:
             name = str(default.config_path)
@@ -121,24 +122,24 @@ class Source:
             if file and name != self.config_name:
                 places = _hydra_places(file, read_yaml(file), str(default.package))
                 if places and not name.startswith(HYDRA_GROUPS):
-                    where = "on the command line, or in the file of --config-name itself"
-                    raise ConfigError(f"{file}: {places[0]} comes too late here: give it {where}")
+                    where = "on the command line or in the file of --config-name"
+                    raise ConfigError(f"{file}: {places[0]} comes too late here: set it {where}")
 
 
 def source_of(config_name: str, args: argparse.Namespace) -> Source:
-    """Return where the flags say that a configuration is, `config_name` if they name no other.
+    """Return the files that the flags name; the main file is `config_name` unless they name one.
 
     Raises:
-        ConfigError: a folder or the file is missing, a file is in two folders, or the file changes
-            what it must not of Hydra's own settings.
+        ConfigError: a folder or the main file is missing, a file is in two folders, or the main
+            file changes a protected setting of Hydra's.
     """
     own = [] if args.config_dir is None else [Path(args.config_dir).resolve()]
     for folder in own:
         if not folder.is_dir():
-            raise ConfigError(f"--config-dir {shown(args.config_dir, 200)}: is not a folder")
+            raise ConfigError(f"--config-dir {shown(args.config_dir, 200)}: no such folder")
         for file in CONFIG_DIR.rglob("*.yaml"):
             if (other := folder / file.relative_to(CONFIG_DIR)).exists():
-                raise ConfigError(f"{other}: {file} has the same name; give yours another one")
+                raise ConfigError(f"{other}: {file} has the same name; rename your file")
     name = (args.config_name or config_name).removesuffix(".yaml")
     source = Source(name, [CONFIG_DIR, *own])
     import_plugins(_plugins(source, args.overrides))
@@ -147,27 +148,26 @@ def source_of(config_name: str, args: argparse.Namespace) -> Source:
     if file is None:
         places = " nor in ".join(map(str, source.folders))
         raise ConfigError(f"--config-name {shown(name)}: there is no {name}.yaml in {places}")
-    # Before Hydra reads it, which would import packages that its searchpath names.
+    # Checked before Hydra reads the file, because Hydra imports packages that its searchpath names.
     _hydra_places(file, read_yaml(file), "")
     return source
 
 
 def quoted_value(text: object) -> str:
-    """Quote a value that Hydra's grammar would take apart."""
-    # Hydra reads backslashes as themselves except in front of a quote, the closing one included.
+    """Quote a value for Hydra's grammar."""
+    # Hydra keeps backslashes as they are, except in front of a quote, the closing one included.
     escaped = re.sub(r"(\\+)(?='|\Z)", r"\1\1", str(text)).replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def _plugins(source: Source, overrides: Sequence[str]) -> list[str]:
-    """Return the plug-ins that the command line names, otherwise those of the user's files."""
+    """Return the plug-ins named on the command line, or else those of the recipe and main file."""
     settings = [override.lstrip("+").partition("=") for override in overrides]
     given = {key: value for key, _, value in settings}
     if "plugins" in given:
         return _modules(given["plugins"])
-    # Of a sweep over experiments those of all.
-    recipes = given.get("experiment", "").split(",")
-    names = [f"experiment/{source.present_name('experiment', name)}" for name in recipes]
+    # A sweep over recipes needs the plug-ins of all. Recipes with a former name have none.
+    names = [f"experiment/{name}" for name in given.get("experiment", "").split(",")]
     found = [source.content(name).get("plugins") for name in (*names, source.config_name)]
     return list(dict.fromkeys(module for named in found for module in _modules(named)))
 
@@ -188,11 +188,11 @@ def _register_parts(source: Source) -> None:
         group = registry.group
         file = group and source.find(f"{group}/{name}")
         if file and file.is_relative_to(CONFIG_DIR):
-            raise ConfigError(f"the {registry.kind} {name!r} of a plug-in is called as {file}")
+            raise ConfigError(f"a plug-in's {registry.kind} {name!r} has the same name as {file}")
         if group is None or file:
             continue
         section = registry[name].schema.model_construct(name=name)
-        # Heads, loss and techniques of an architecture are groups of their own.
+        # These parts of an architecture are groups of their own.
         apart = {"heads", "loss", "techniques"}
         node = section.model_dump(mode="json", exclude=apart, warnings=False)
         if registry.key:
@@ -203,7 +203,7 @@ def _register_parts(source: Source) -> None:
 
 @functools.cache
 def read_yaml(file: Path) -> Any:
-    """Read a YAML file, a process each file once; raises ConfigError if it is none."""
+    """Read a YAML file, once in a process. Raise ConfigError if it is no YAML."""
     try:
         return yaml.safe_load(file.read_bytes())
     except (OSError, yaml.YAMLError, RecursionError) as error:
@@ -212,8 +212,8 @@ def read_yaml(file: Path) -> Any:
 
 
 def _defaults(content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the entries of a defaults list: of a group (`override /arch` is of `arch`) with the
-    choice, of a file with None.
+    """Yield the entries of a defaults list: (group, choice), or (file, None). `override /arch` is
+    the group `arch`.
     """
     entries = content.get("defaults") if isinstance(content, dict) else None
     for entry in entries if isinstance(entries, list) else ():
@@ -222,9 +222,7 @@ def _defaults(content: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _hydra_places(file: Path, content: Any, package: str) -> list[str]:
-    """Return which of Hydra's own settings and groups a file sets; raises ConfigError for one that
-    must not be changed.
-    """
+    """Return settings and groups of Hydra that a file sets. Raise ConfigError if protected."""
     places = _places(content, package)
     places = [shown(place) for place in places if re.search(r"^hydra\b|@hydra\b", place)]
     for place in places:
@@ -234,6 +232,6 @@ def _hydra_places(file: Path, content: Any, package: str) -> list[str]:
 
 
 def _places(content: Any, package: str) -> list[str]:
-    """Return the dotted paths of what a file sets, and the groups that it chooses."""
+    """Return the dotted paths of the settings in a file, and the groups that it chooses."""
     settings = flatten(content, package and f"{package}.") if isinstance(content, dict) else ()
     return [*(path for path, _ in settings), *(name for name, _ in _defaults(content))]

@@ -1,4 +1,4 @@
-"""AdamATan2 as the published trainers use it. Its steps are made by our kernels, or by the CUDA
+"""AdamATan2 as the published trainers use it, in torch, as a compiled CPU kernel, or with the CUDA
 kernel of the package `adam-atan2`.
 """
 
@@ -18,28 +18,28 @@ from training.optim.ema import WeightAverage, join, move_
 from training.optim.groups import GROUP_NAME, GradientBucket, set_rates
 
 MIN_FOR_KERNEL = 2**17
-"""Numbers in a buffer from which on the compiled pass makes the step on a CPU."""
+"""On a CPU, a buffer with at least this many numbers takes the compiled kernel."""
 
 _MODULE, _FUNCTION = "adam_atan2_backend", "adam_atan2_cuda_impl_"
-# Takes lists of parameters, gradients, `exp_avg`, `exp_avg_sq` and step counts that include this
-# step; then lr, beta1, beta2 and weight decay.
+# Takes lists of parameters, gradients, `exp_avg`, `exp_avg_sq` and step counts (with this step);
+# then lr, beta1, beta2 and weight decay.
 Kernel = Callable[..., None]
 
 
 class StepNumbers(NamedTuple):
-    """The numbers that a step multiplies with, each float32."""
+    """The factors of one step, each float32."""
 
-    factor: float32  # Of the gradient.
+    factor: float32  # Scales the gradient (clipping).
     new_in_avg: float32  # 1 - beta1.
     new_in_avg_sq: float32  # 1 - beta2.
     root: float32  # 1 / sqrt(1 - beta2^t).
-    kept: float32  # 1 - lr * weight decay, of the weight.
+    kept: float32  # 1 - lr * weight decay.
     rate: float32  # lr / (1 - beta1^t).
     new_in_average: float32  # 1 - rate of the moving average.
 
 
 class AdamATan2(Optimizer):
-    """Adam whose step is atan2(m, sqrt(v)) instead of m / (sqrt(v) + eps): scale-free, no eps
+    """Adam with the step atan2(m, sqrt(v)) instead of m / (sqrt(v) + eps): scale-free, no eps
     (arXiv:2407.05872).
 
     p *= 1 - lr * wd; m = lerp(m, g, 1 - b1); v = lerp(v, g * g, 1 - b2);
@@ -49,12 +49,12 @@ class AdamATan2(Optimizer):
     `adam-atan2` package (the package `adam-atan2-pytorch` differs in both). A group may set `lr`,
     `betas` and the decoupled `weight_decay`.
 
-    `step` goes from parameter to parameter. `fused_update` takes each part of a `GradientBucket` as
-    one buffer, and clips and averages too.
+    `step` updates one parameter after the other. `fused_update` updates each part of a
+    `GradientBucket` as one buffer, and also clips the gradients and moves the weight average.
 
     Attributes:
-        skip: bool [] tensor or None. While it is true, a step changes nothing, whatever the
-            gradients are: no parameter, average or step count. On CUDA it is read there only.
+        skip: bool [] tensor or None. While it is true, a step changes no parameter, average or step
+            count, whatever the gradients are. On CUDA the host does not read it.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class AdamATan2(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
         self.skip: Tensor | None = None
-        # The pieces that `fused_update` steps; its first call makes them.
+        # The buffers that `fused_update` updates. Its first call makes them.
         self._pieces: list[Piece] = []
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state as torch does; `fused_update` joins it anew."""
+        """Load a state as torch does. `fused_update` then joins it anew."""
         super().load_state_dict(state_dict)
         self._pieces = []
 
@@ -92,7 +92,7 @@ class AdamATan2(Optimizer):
         skip: Tensor,
         factor: float,
     ) -> None:
-        """Make an update, see `Update`. Bucket and average are the same in all calls."""
+        """Make an update, see `Update`. All calls must pass the same bucket and average."""
         set_rates(self, factor)
         self.skip, factors = skip, bucket.clip_factors(norms)
         self._pieces = self._pieces or [self._piece(*part, average) for part in bucket.parts]
@@ -104,7 +104,7 @@ class AdamATan2(Optimizer):
     def _piece(
         self, params: list[nn.Parameter], p: Tensor, g: Tensor, average: WeightAverage | None
     ) -> "Piece":
-        """Join the state and the average of `params`, whose weights are `p` and gradients `g`."""
+        """Join the states and averages of `params`, with weights `p` and gradients `g`."""
         for own in params:
             if not self.state[own]:
                 self.state[own] = {
@@ -115,56 +115,34 @@ class AdamATan2(Optimizer):
         steps, m, v = (self._joined_state(params, key) for key in ("step", "exp_avg", "exp_avg_sq"))
         mean, make = average.joined(params).view(p.shape) if average else None, None
         tensors = p, g, m.view(p.shape), v.view(p.shape), mean
-        # The compiled pass is worth the second of its loading.
+        # Large enough for the compiled kernel, which takes a second to load.
         if p.device.type == "cpu" and p.numel() >= MIN_FOR_KERNEL:
-            from training.optim.kernels import arrays_of, step_  # Numba takes a while to load.
+            from training.optim.kernels import arrays_of, step_
 
             make = partial(step_, arrays_of(*tensors))
         rate = average.rate if average else 1.0
         return Piece(*tensors, steps.view(-1), rate, make)
 
     def _joined_state(self, params: list[nn.Parameter], key: str) -> Tensor:
-        """Return a quantity of all as one tensor, of which theirs become views."""
+        """Join one state of all `params` into one tensor. Their own states become views of it."""
         whole, parts = join([self.state[p][key] for p in params])
         for p, part in zip(params, parts, strict=True):
             self.state[p][key] = part
         return whole
 
     def _step_piece(self, piece: "Piece", group: dict[str, Any], factor: Tensor | None) -> None:
-        """Make a step on a piece, whose gradient counts `factor` times."""
+        """Make a step on a piece, with its gradient scaled by `factor`."""
         if piece.make is None:
             self._step_on_device(piece, group, factor)
         elif self.skip is None or not self.skip:
-            self._step_on_cpu(piece, piece.make, group, factor)
-
-    def _step_on_cpu(
-        self,
-        piece: "Piece",
-        make: Callable[[StepNumbers], None],
-        group: dict[str, Any],
-        factor: Tensor | None,
-    ) -> None:
-        """Make a step in one pass."""
-        piece.steps.add_(1)
-        beta1, beta2 = group["betas"]
-        step = piece.steps[0].item()
-        numbers = StepNumbers(
-            factor=float32(1.0 if factor is None else factor.item()),
-            new_in_avg=float32(1 - beta1),
-            new_in_avg_sq=float32(1 - beta2),
-            root=float32((1 - beta2**step) ** -0.5),
-            kept=float32(1 - group["lr"] * group["weight_decay"]),
-            rate=float32(group["lr"] / (1 - beta1**step)),
-            new_in_average=float32(1 - piece.average_rate),
-        )
-        make(numbers)
+            piece.steps.add_(1)
+            piece.make(_numbers(piece, group, factor))
 
     def _step_on_device(self, piece: "Piece", group: dict[str, Any], factor: Tensor | None) -> None:
-        """Make a step by torch's operations; the host does not learn of `skip`."""
+        """Make a step with torch's operations. The host does not read `skip`."""
         p, g, m, v, average, steps, average_rate, *_ = piece
         beta1, beta2 = group["betas"]
-        # 1 where this step counts, 0 where it is skipped. Single numbers are float64, as those of
-        # Python are.
+        # 1 if this step counts, 0 if it is skipped. Float64, like Python's numbers.
         counts = steps.new_ones((), dtype=torch.float64)
         if self.skip is not None:
             counts = counts.masked_fill(self.skip, 0.0)
@@ -186,7 +164,7 @@ class AdamATan2(Optimizer):
 
 
 class Piece(NamedTuple):
-    """Weights and what belongs to them, of one shape each but for `steps`, [tensors]."""
+    """Weights with their gradient, state and average, all of one shape; `steps` is [tensors]."""
 
     p: Tensor
     g: Tensor
@@ -195,11 +173,25 @@ class Piece(NamedTuple):
     average: Tensor | None
     steps: Tensor  # All equal, since parameters of one group step together.
     average_rate: float
-    make: Callable[[StepNumbers], None] | None  # The compiled pass, where that makes the step.
+    make: Callable[[StepNumbers], None] | None  # The compiled kernel, if it makes the step.
+
+
+def _numbers(piece: Piece, group: dict[str, Any], factor: Tensor | None) -> StepNumbers:
+    beta1, beta2 = group["betas"]
+    step = piece.steps[0].item()
+    return StepNumbers(
+        factor=float32(1.0 if factor is None else factor.item()),
+        new_in_avg=float32(1 - beta1),
+        new_in_avg_sq=float32(1 - beta2),
+        root=float32((1 - beta2**step) ** -0.5),
+        kept=float32(1 - group["lr"] * group["weight_decay"]),
+        rate=float32(group["lr"] / (1 - beta1**step)),
+        new_in_average=float32(1 - piece.average_rate),
+    )
 
 
 class PackageAdamATan2(AdamATan2):
-    """AdamATan2 whose steps `kernel` makes. In each step the host waits for `skip`."""
+    """AdamATan2 with the steps made by `kernel`. The host waits for `skip` in each step."""
 
     def __init__(self, params: Iterable[Any], kernel: Kernel, **settings: Any) -> None:
         super().__init__(params, **settings)
@@ -214,16 +206,16 @@ class PackageAdamATan2(AdamATan2):
 
 
 def package_kernel(device: torch.device) -> Kernel:
-    """Load the package's kernel; ConfigError: the device is not CUDA, or the package is missing."""
+    """Load the package's kernel. Raise ConfigError if it is missing or the device is not CUDA."""
     where = "optimizer.kernel=package"
     if device.type != "cuda":
-        raise ConfigError(f"{where} runs on CUDA only, not on {device.type}; use ours")
+        raise ConfigError(f"{where} runs only on CUDA, not on {device.type}; use ours")
     try:
         return getattr(importlib.import_module(_MODULE), _FUNCTION)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"{where}: {_MODULE}.{_FUNCTION} cannot be loaded ({error}); install it with CUDA's "
-            "compiler at hand (pip install --no-build-isolation adam-atan2), or use ours"
+            f"{where}: cannot load {_MODULE}.{_FUNCTION} ({error}); use ours, or install it "
+            "where CUDA's compiler is (pip install --no-build-isolation adam-atan2)"
         ) from None
 
 

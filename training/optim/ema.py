@@ -11,7 +11,7 @@ from runtime.errors import CheckpointError
 
 
 class WeightAverage:
-    """average = rate * average + (1 - rate) * weight, after every step; starts with the weights."""
+    """A weight average: after every step, average = rate * average + (1 - rate) * weight."""
 
     def __init__(self, model: nn.Module, rate: float) -> None:
         self.rate = rate
@@ -20,19 +20,17 @@ class WeightAverage:
         self._average = {name: p.detach().clone() for name, p in self._weights.items()}
 
     def update(self, skip: Tensor, *, without: Collection[nn.Parameter] = ()) -> None:
-        """Update the average after a step, unless `skip` (bool []) is true; but for the parameters
-        that an optimizer has averaged.
-        """
+        """Update the average after a step unless `skip` (bool []) is true; leave out `without`."""
         if names := self._weights.keys() - {self._names[p] for p in without}:
             averages = [self._average[name] for name in names]
             move_(averages, [self._weights[name] for name in names], self.rate, skip)
 
     def restart(self) -> None:
-        """Start again with the weights as they are."""
+        """Set the average to the weights."""
         _copy(self._weights, self._average)
 
     def joined(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """Keep the averages of these as one [n] from now on, and return it."""
+        """Join the averages of these parameters into one tensor [n], and return it."""
         names = [self._names[parameter] for parameter in parameters]
         whole, parts = join([self._average[name] for name in names])
         self._average.update(zip(names, parts, strict=True))
@@ -40,7 +38,7 @@ class WeightAverage:
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
-        """Let the model use the average inside the block, and its own weights again after it."""
+        """Let the model use the average inside this context, and its own weights after it."""
         kept = {name: weight.detach().clone() for name, weight in self._weights.items()}
         _copy(self._average, self._weights)
         try:
@@ -49,11 +47,11 @@ class WeightAverage:
             _copy(kept, self._weights)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the average by the names of the parameters, on the CPU, for checkpoints."""
+        """Return the averages on the CPU, by parameter name, for checkpoints."""
         return {name: value.cpu().contiguous() for name, value in self._average.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], source: Path) -> None:
-        """Set the average to `tensors`, as `tensors()` returned them; `source` is their file.
+        """Set the average to `tensors` (by parameter name), read from the file `source`.
 
         Raises:
             CheckpointError: names the parameters that are missing, unknown or of another shape.
@@ -86,7 +84,7 @@ def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
 
 
 def join(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Return `tensors` copied into one [n], and each as a view of it; a single one as it is."""
+    """Copy `tensors` into one [n]; return it and a view for each. A single tensor is not copied."""
     if len(tensors) == 1:
         return tensors[0], list(tensors)
     whole = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])

@@ -1,5 +1,5 @@
-"""Groups of parameters with their rate, decay and clipping; the one buffer of all gradients; and
-how an optimizer makes its update from it.
+"""Groups of parameters with rate, decay and clipping, the one buffer of all gradients, and the
+update that an optimizer makes from it.
 """
 
 import math
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,27 +18,26 @@ from training.config.schema import OPTIMIZERS, OptimizerConfig, ParamGroupConfig
 from training.optim.ema import WeightAverage
 
 LOSS_WEIGHTS_PREFIX = "log_variances."
-# Keys of a torch parameter group: the name of our group that it belongs to, and its rate where the
-# schedule's factor is 1.
+# Keys of a torch parameter group: the name of its `ParamGroup`, and its peak rate.
 GROUP_NAME, PEAK_RATE = "name", "peak_lr"
-# Of the starts of tensors in a buffer, in numbers: a cache line, and what vectors of a GPU need.
+# Tensors in a buffer start at multiples of this, in numbers: a cache line, and a GPU's vectors.
 _ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
 class ParamGroup:
-    """Parameters that share hyperparameters; `lr` is the peak rate."""
+    """A group of parameters that share hyperparameters; `lr` is the peak rate."""
 
     name: str
     params: dict[str, nn.Parameter]  # By name, in the model's order.
     lr: float
     weight_decay: float
     max_grad_norm: float | None
-    without_decay: frozenset[str] = frozenset()  # Names of those parameters that do not decay.
+    without_decay: frozenset[str] = frozenset()  # Names of the parameters that do not decay.
 
     def parts(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-        """Return the parameters that decay and those that do not. In each part sizes that are
-        multiples of `_ALIGNMENT` come first, so that in a buffer few others are not aligned.
+        """Return the parameters that decay and those that do not. In each, sizes that are multiples
+        of `_ALIGNMENT` come first, so that most tensors are aligned in a buffer.
         """
         ordered = sorted(self.params.items(), key=lambda item: item[1].numel() % _ALIGNMENT > 0)
         kept = [p for name, p in ordered if name in self.without_decay]
@@ -52,12 +50,13 @@ def assign_groups(
     lr: float,
     weight_decay: float,
 ) -> list[ParamGroup]:
-    """Give every trainable parameter to one group; optional groups without any are left out. `lr`
-    and `weight_decay` are those of groups that set none.
+    """Give every trainable parameter to one group. Optional groups without parameters are left out.
 
+    Args:
+        lr, weight_decay: for groups that set none.
     Raises:
-        ConfigError: a group that is not optional matches nothing, or a parameter is in no group or
-            in several, or is not float32.
+        ConfigError: a parameter is in no group, in several, or not float32; or a group that is not
+            optional matches nothing.
     """
     parameters = {name: p for name, p in named_parameters if p.requires_grad}
     matched: dict[str, dict[str, nn.Parameter]] = {group: {} for group in configs}
@@ -80,14 +79,10 @@ def assign_groups(
 
 
 def _group(
-    name: str,
-    params: dict[str, nn.Parameter],
-    config: ParamGroupConfig,
-    lr: float,
-    weight_decay: float,
+    name: str, params: dict[str, nn.Parameter], config: ParamGroupConfig, lr: float, decay: float
 ) -> ParamGroup:
     rate = lr if config.lr is None else config.lr
-    decay = weight_decay if config.weight_decay is None else config.weight_decay
+    decay = decay if config.weight_decay is None else config.weight_decay
     kept = frozenset(
         name
         for name, p in params.items()
@@ -97,8 +92,8 @@ def _group(
 
 
 def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:
-    """Return the groups of the run's configuration; with `freeze_weights` there are none, and no
-    parameter needs a gradient.
+    """Return the groups of the configuration. With `freeze_weights` there are none, and gradients
+    are turned off.
     """
     if config.freeze_weights:
         for parameter in model.parameters():
@@ -112,7 +107,7 @@ def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:
 def build_optimizer(
     config: OptimizerConfig, groups: list[ParamGroup], betas: tuple[float, float]
 ) -> Optimizer:
-    """Build the optimizer: of each group up to two of torch, first the parameters that decay."""
+    """Build the optimizer, with one torch group for parameters that decay, one for the rest."""
     torch_groups = []
     for group in groups:
         for params, weight_decay in zip(group.parts(), (group.weight_decay, 0.0), strict=True):
@@ -122,22 +117,22 @@ def build_optimizer(
     optimizer: Optimizer = OPTIMIZERS.load(config.name)(config, torch_groups, betas)
     if not hasattr(optimizer, "skip") and not optimizer.defaults.get("fused"):
         raise ConfigError(
-            f"optimizer.name={config.name}: {type(optimizer).__name__} has no attribute `skip`, by "
-            "which a step whose gradient is not finite changes nothing"
+            f"optimizer.name={config.name}: {type(optimizer).__name__} has no attribute `skip` "
+            "to leave out a step with a gradient that is not finite"
         )
     return optimizer
 
 
 def set_rates(optimizer: Optimizer, factor: float) -> None:
-    """Set each group's rate to this share of its peak."""
+    """Set each group's rate to `factor` times its peak."""
     for group in optimizer.param_groups:
         group["lr"] = group[PEAK_RATE] * factor
 
 
 def skip_update(optimizer: Optimizer, skip: Tensor) -> None:
-    """Make the next steps change nothing while `skip` (bool []) is true; the host need not know."""
+    """Make steps change nothing while `skip` (bool []) is true, which the host does not read."""
     optimizer.skip = skip  # type: ignore[attr-defined]
-    # Torch's fused optimizers read this attribute, which gradient scalers set.
+    # Torch's fused optimizers read this attribute of gradient scalers.
     optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
 
 
@@ -147,7 +142,7 @@ def lr_factor(step: int, *, warmup_steps: int, total_steps: int, min_ratio: floa
     Args:
         step: from 1.
         warmup_steps: length of the linear rise; at `step == warmup_steps` the factor is 1.
-        total_steps: step with the factor `min_ratio`. After it that rises again, as published.
+        total_steps: step with the factor `min_ratio`. After it the factor rises, as published.
     """
     if step < warmup_steps:
         return step / max(1, warmup_steps)
@@ -155,27 +150,19 @@ def lr_factor(step: int, *, warmup_steps: int, total_steps: int, min_ratio: floa
     return min_ratio + max(0.0, (1 - min_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-class BucketPart(NamedTuple):
-    """The parameters of one torch group: their weights as one tensor [n], and their gradients."""
-
-    params: list[nn.Parameter]
-    weights: Tensor
-    grads: Tensor
-
-
 class GradientBucket:
-    """All gradients in one float32 buffer, group by group: one collective, and one norm per group.
+    """One float32 buffer of all gradients, group by group, for one collective and one norm a group.
 
-    The weights become views of another buffer, in the same order, so that an optimizer can take the
-    parameters of a group as one (`parts`, one for each torch group). After each part zeros may
-    stand, for alignment. The gradients' buffer ends with two more numbers, which are summed over
-    the ranks with it: how many saw a number that is not finite, and how many were asked to stop.
+    The weights become views of a second buffer in the same order, so that an optimizer can update
+    the parameters of a torch group as one tensor (`parts`). Zeros may follow a part, for alignment.
+    The gradient buffer ends with two numbers that are summed over the ranks too: the number of
+    ranks that saw a value that is not finite, and the number that were asked to stop.
 
     Args:
-        groups: of parameters, whose `data` and `grad` become views of the buffers.
+        groups: the `data` and `grad` of their parameters become views of the buffers.
         num_shards: shards of this rank, each with its own backward pass and buffer.
-        in_order: add up the shards of all ranks in their order, so that the bits do not depend on
-            the number of ranks. Otherwise there is one shard, and the collective chooses the order.
+        in_order: add up the shards of all ranks in order, so that the bits do not depend on the
+            number of ranks. If false there is one shard, and the collective chooses the order.
     """
 
     def __init__(
@@ -207,23 +194,24 @@ class GradientBucket:
         for p, place in places:
             p.data = weights[place].view_as(p).copy_(p.detach())
         self._shards = torch.zeros(num_shards, end + 2, device=device)
-        # The sum is put into the first shard's buffer.
+        # The first shard's buffer also takes the sum.
         self.flat = self._shards[0]
         *self.group_slices, self.signals = self.flat.split([*sizes, 2])
-        self.parts = [BucketPart(params, weights[at], self.flat[at]) for params, at in parts]
-        # Made once: every step selects each shard.
+        # For each torch group its parameters, their weights [n] and their gradients [n].
+        self.parts = [(params, weights[at], self.flat[at]) for params, at in parts]
+        # Made once, because every step selects each shard.
         self._views = [
             [(p, shard[place].view_as(p)) for p, place in places] for shard in self._shards
         ]
         self.select(0)
 
     def zero_(self) -> None:
-        """Set the buffer to zero, and let all parameters have their gradients in it."""
+        """Set the buffer to zero, and point the gradients of all parameters to it."""
         self._shards.zero_()
         self.select(0)
 
     def select(self, shard: int) -> None:
-        """Let the next backward pass fill the buffer of this shard."""
+        """Make the next backward pass fill the buffer of this shard."""
         for parameter, view in self._views[shard]:
             parameter.grad = view
 
@@ -237,8 +225,8 @@ class GradientBucket:
             stop: bool [] on the device, whether this rank was asked to stop.
         Returns:
             norms: float32 [groups], L2 norm of each group's gradient before clipping.
-            skip: bool [], whether anything was not finite on any rank.
-            stop: bool [], whether any rank was asked to stop. All three are the same on all ranks.
+            skip: bool [], whether a value was not finite on any rank.
+            stop: bool [], whether any rank was asked to stop. All ranks return the same three.
         """
         self.signals[0] = (~finite).float()
         self.signals[1] = stop
@@ -253,11 +241,11 @@ class GradientBucket:
         return norms, skip, self.signals[1] > 0
 
     def clip_factors(self, norms: Tensor) -> dict[str, Tensor]:
-        """Return the factor of each clipped group's gradients, float32 [] by name."""
+        """Return the factor that clips each group's gradients, float32 [] by name."""
         return {n: (most / (norms[i] + 1e-6)).clamp_max(1.0) for i, n, most in self._limits}
 
     def clip_(self, norms: Tensor, skip: Tensor) -> None:
-        """Clip groups by their `norms`, float32 [groups]; where `skip`, bool [], zero them all."""
+        """Clip groups by `norms`, float32 [groups]; zero all gradients if `skip` (bool [])."""
         factors = self.clip_factors(norms)
         for i, name, _ in self._limits:
             self.group_slices[i].mul_(factors[name])
@@ -265,17 +253,17 @@ class GradientBucket:
 
 
 Update = Callable[[Tensor, Tensor, float], None]
-"""Makes an update from the `norms` and `skip` of a bucket's `reduce`, and the rates' factor."""
+"""Makes an update from `norms` and `skip` of `GradientBucket.reduce`, and the rates' factor."""
 
 
 def update_by(
     optimizer: Optimizer | None, bucket: GradientBucket, average: WeightAverage | None
 ) -> Update:
-    """Return what makes an update from a bucket and moves an average: the `fused_update` of the
-    optimizer's class, or else rates, clipping, step and average in turn. Without an optimizer there
-    are no weights to update.
+    """Return the function that updates the weights and the average from the bucket: the optimizer's
+    `fused_update`, or one that sets rates, clips, steps and averages in turn. The optimizer is None
+    if there are no weights to update.
     """
-    # Not an inherited one: a subclass may have a step that can do less.
+    # An inherited `fused_update` does not count: the subclass may override `step`.
     own = vars(type(optimizer)).get("fused_update", _update_in_turn)
     return partial(own, optimizer, bucket, average)
 

@@ -1,8 +1,8 @@
-"""AdamATan2 and the moving average on a CPU: each number is read and written once.
+"""A CPU kernel of AdamATan2 and the moving average, which reads and writes each number once.
 
-Compiled by numba, and kept on disk where there is a folder for it. `contract` allows the compiler
-fused multiply-adds and nothing else. Each number is computed for itself and pieces have a fixed
-size, so the bits do not depend on the number of threads.
+Compiled by numba, and cached on disk if possible. `contract` allows the compiler fused
+multiply-adds and nothing else. Each number is computed on its own and the pieces have a fixed size,
+so the bits do not depend on the number of threads.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ from torch import Tensor
 if TYPE_CHECKING:
     from training.optim.adam_atan2 import StepNumbers
 
-# A thread's piece, and the part of it that stays in the cache between step and average: numbers.
+# Numbers in a thread's piece, and in a block of it that stays in the cache for the average.
 PIECE, _BLOCK = 1 << 18, 1 << 13
 
 _ZERO, _RIGHT_ANGLE = float32(0), float32(np.pi / 2)
-# atan(r) / r = 1 + z * (C0 + C1 z + ... + C7 z^7) with z = r^2, r in [0, 1]. The largest relative
-# error, 2^-25.8, is about the least: a fit by least squares, reweighted as Lawson did.
+# atan(r) / r = 1 + z * (C0 + C1 z + ... + C7 z^7) with z = r^2, r in [0, 1]. A fit by Lawson's
+# reweighted least squares; its largest relative error, 2^-25.8, is close to the smallest possible.
 _C0, _C1 = float32(-0.333331527), float32(0.199937728)
 _C2, _C3 = float32(-0.142110553), float32(0.106660048)
 _C4, _C5 = float32(-0.0755221462), float32(0.043211865)
@@ -35,7 +35,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
     try:
         return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # what numba raises when the installation and the home are read-only
+    except RuntimeError:  # numba raises it if both the installation and the home are read-only
         return numba.njit(**options)(function)
 
 
@@ -67,7 +67,7 @@ def _average(average, p, new):
 
 @_compiled
 def _piece(p, g, m, v, average, numbers, start, stop):
-    # Two loops, because the compiler makes vectors of few arrays only.
+    # Two loops, because the compiler vectorises only loops over few arrays.
     for first in range(start, stop, _BLOCK):
         part = slice(first, min(first + _BLOCK, stop))
         _step(p[part], g[part], m[part], v[part], numbers)
@@ -83,20 +83,16 @@ def _threads(number: int) -> ThreadPoolExecutor:
 def arrays_of(
     p: Tensor, g: Tensor, m: Tensor, v: Tensor, average: Tensor | None
 ) -> list[np.ndarray]:
-    """Return what `step_` reads and changes, views of these tensors.
-
-    Args:
-        p, g, m, v, average: contiguous float32 on the CPU, of one size.
-    """
+    """Return views of contiguous float32 CPU tensors of one size, as arrays for `step_`."""
     flat = [t.view(-1).numpy() for t in (p, g, m, v, *([] if average is None else [average]))]
     return flat if average is not None else [*flat, flat[0][:0]]
 
 
 def step_(arrays: list[np.ndarray], numbers: "StepNumbers") -> None:
-    """Make a step of AdamATan2, and then one of the moving average of the weights, if there is one.
+    """Update the weights by AdamATan2, then their average if there is one.
 
     Args:
-        arrays: of `arrays_of`; all but the gradient are changed.
+        arrays: the result of `arrays_of`. All but the gradient change.
     """
     size = len(arrays[0])
     starts = iter(range(0, size, PIECE))
@@ -109,5 +105,5 @@ def step_(arrays: list[np.ndarray], numbers: "StepNumbers") -> None:
     jobs = [_threads(helpers).submit(work) for _ in range(helpers)]
     work()
     for job in jobs:
-        if not job.cancel():  # What has not begun by now would find nothing to do.
+        if not job.cancel():  # A job that has not begun would find no work.
             job.result()

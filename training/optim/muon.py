@@ -1,4 +1,4 @@
-"""Muon: steps of orthogonal matrices, with AdamW for everything else."""
+"""Muon, which makes the updates of matrices orthogonal, with AdamW for all other parameters."""
 
 import math
 from collections import defaultdict
@@ -12,24 +12,22 @@ from torch.optim import AdamW, Optimizer
 from training.config.schema import MuonConfig, OptimizerConfig
 from training.optim.groups import GROUP_NAME
 
-# Of the quintic iteration that brings singular values near 1 (Keller Jordan's Muon, 2024).
+# Coefficients of the quintic iteration that brings singular values near 1 (Keller Jordan, 2024).
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _EPS = 1e-7
-# Key of a torch parameter group: whether its matrices take Muon's step.
+# Key of a torch parameter group: True if Muon updates it.
 MUON = "muon"
 
 
 class Muon(AdamW):
-    """m = lerp(m, g, 1 - momentum); p *= 1 - lr * wd; p -= lr * scale * orthogonal(lerp(g, m,
-    momentum)), for the matrices of groups with the key `muon`; fused AdamW for all others.
+    """Muon for groups with the key `muon`, fused AdamW for all others.
 
-    Matrices of one shape are orthogonalised together. As in `torch.optim.Muon`, but that a step
-    whose gradient is not finite changes nothing: as AdamW does, it reads `found_inf`.
+    m = lerp(m, g, 1 - momentum); p *= 1 - lr * wd;
+    p -= lr * scale * orthogonal(lerp(g, m, momentum)).
 
-    Args:
-        params: torch's parameter groups.
-        betas: of AdamW.
-        config: of Muon, whose iteration runs in bfloat16 on CUDA, in float32 on a CPU.
+    The same as `torch.optim.Muon`, except that a step changes nothing if `found_inf` is set (as in
+    AdamW), and that matrices of one shape are orthogonalised together: in bfloat16 on CUDA, in
+    float32 on a CPU. `betas` are those of AdamW.
     """
 
     def __init__(
@@ -39,7 +37,7 @@ class Muon(AdamW):
         self._config = config
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Make a step."""
+        """Update all parameters that have a gradient."""
         assert closure is None
         everything = self.param_groups
         self.param_groups = [group for group in everything if not group[MUON]]
@@ -68,7 +66,7 @@ class Muon(AdamW):
             after = before.lerp(grads, 1 - momentum)
             steps = self._config.newton_schulz_steps
             updates = orthogonal(grads.lerp(after, momentum), steps)
-            counts = (~skip).to(grads.dtype)  # 0 where the step is skipped.
+            counts = (~skip).to(grads.dtype)  # 0 if the step is skipped.
             rate = group["lr"] * rate_scale(self._config.rate_scale, shape) * counts
             kept = 1 - group["lr"] * group["weight_decay"] * counts
             after = torch.where(skip, before, after)
@@ -90,8 +88,8 @@ def orthogonal(matrices: Tensor, steps: int) -> Tensor:
 
 
 def rate_scale(scale: str, shape: torch.Size) -> float:
-    """Return what the rate of a matrix is multiplied with: original: sqrt(max(1, rows / columns));
-    match_rms_adamw: 0.2 * sqrt(larger side), so that rates are those of AdamW.
+    """Return the factor of a matrix's rate. original: sqrt(max(1, rows / columns));
+    match_rms_adamw: 0.2 * sqrt(larger side), so that AdamW's rates fit.
     """
     rows, columns = shape
     if scale == "original":
@@ -107,7 +105,7 @@ def adamw(
 
 
 def muon(config: MuonConfig, groups: list[dict[str, Any]], betas: tuple[float, float]) -> Optimizer:
-    """Build Muon, and in it AdamW for what is no matrix of the groups that it steps."""
+    """Build Muon for the matrices of its groups, with AdamW for all other parameters."""
     split = []
     for group in groups:
         chosen = group[GROUP_NAME] in config.muon_groups

@@ -1,6 +1,4 @@
-"""Sign-SGD for the puzzle embedding: updates the rows of the examples that slots hold, the same on
-all ranks.
-"""
+"""Sign-SGD for the puzzle embedding."""
 
 import torch
 from torch import Tensor
@@ -10,17 +8,17 @@ from runtime.ranks import Ranks
 
 
 class SparseSignSGD:
-    """w = w * (1 - lr * wd) - lr * sign(g), for the rows of the examples that all slots hold.
+    """w = w * (1 - lr * wd) - lr * sign(g), for the rows of the batch, the same on all ranks.
 
     Gradients and identifiers of all ranks are gathered in row order, and gradients of equal
     identifiers are added up in that order: sign turns a rounding difference near zero into a full
     step, so the order must be fixed. Shapes are fixed too, and the host does not wait.
 
-    A rank whose rows come in several shards calls `keep_gradient` after each but the last.
+    If the rows of a rank come in several shards, call `keep_gradient` after each but the last.
 
     Args:
         embedding: the table; its `local_weights.grad` and `local_ids` belong to the last shard.
-        lr: may be set anew before each step.
+        lr: may be changed before each step.
     """
 
     def __init__(
@@ -28,10 +26,10 @@ class SparseSignSGD:
     ) -> None:
         self.embedding, self.ranks = embedding, ranks
         self.lr, self.weight_decay = lr, weight_decay
-        self._kept: tuple[Tensor, Tensor] | None = None  # Of all shards but the last.
+        self._kept: tuple[Tensor, Tensor] | None = None  # The earlier shards' ids and gradients.
 
     def keep_gradient(self) -> None:
-        """Keep the last shard's gradient for `step`; the next shard gets a gradient of its own."""
+        """Keep the last shard's gradient for `step`. The next shard gets its own gradient."""
         ids, grad = self._of_this_rank()
         self._kept = (ids.clone(), grad)
         self.embedding.local_weights.grad = None
@@ -41,12 +39,12 @@ class SparseSignSGD:
         self._kept = self.embedding.local_weights.grad = None
 
     def finite(self) -> Tensor:
-        """Return bool [], whether this rank's gradient is finite: sign turns NaN into 0."""
+        """Return bool [], whether this rank's gradient is finite."""
         return self._of_this_rank()[1].isfinite().all()
 
     @torch.no_grad()
     def step(self, skip: Tensor | None = None) -> None:
-        """Update the rows of the batch; where `skip` (bool []) is true nothing changes."""
+        """Update the rows of the batch, unless `skip` (bool []) is true."""
         table = self.embedding.weights
         ids, summed = sum_by_id(*self._of_all_ranks(*self._of_this_rank()))
         rows = table[ids]
@@ -55,12 +53,12 @@ class SparseSignSGD:
         table[ids] = moved if skip is None else torch.where(skip, rows, moved)
 
     def _of_all_ranks(self, ids: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows of all ranks in their order, by one collective of both as bits."""
+        """Return the rows of all ranks in order, gathered by one collective as bits."""
         if not self.ranks.active:
             return ids, grads
         rows = torch.cat([ids.view(torch.int32).view(-1, 2), grads.view(torch.int32)], 1)
         rows = self.ranks.concat(rows)
-        # A single row would count as contiguous, with strides that no other type can have.
+        # `contiguous` would keep the strides of a single row, which a view of another type refuses.
         own_ids, own_grads = (
             part.clone(memory_format=torch.contiguous_format) for part in (rows[:, :2], rows[:, 2:])
         )
@@ -82,8 +80,8 @@ def sum_by_id(ids: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
         ids: int64 [B].
         grads: float32 [B, D].
     Returns:
-        The identifiers sorted, int64 [B], and for each of them the sum of its gradients, float32
-        [B, D], with the same bits where identifiers are equal.
+        The sorted identifiers, int64 [B], and for each the sum of its gradients, float32 [B, D].
+        Rows with equal identifiers have the same bits.
     """
     ids, order = ids.sort(stable=True)
     starts = torch.ones_like(ids)

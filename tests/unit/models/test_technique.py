@@ -100,7 +100,7 @@ def test_settings_that_are_gone_stay_only_where_they_matter(
     [
         ("arch.techniques.anchors.prob=0.5", "another techniques= may have it, or write"),
         ("techniques=[anchor]", "did you mean techniques=anchors"),
-        ("arch.anchor_prob=0.1", r"is written techniques=\[anchors\] arch.techniques.anchors"),
+        ("arch.anchor_prob=0.1", r"renamed; write techniques=\[anchors\] arch.techniques.anchors"),
     ],
 )
 def test_a_technique_is_asked_for_by_name(setting: str, told: str) -> None:

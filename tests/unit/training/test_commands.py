@@ -1,4 +1,4 @@
-"""The command lines of the published READMEs compose, validate, and mean what they mean there."""
+"""The command lines of the published READMEs are valid and keep their published meaning."""
 
 import shlex
 from pathlib import Path
@@ -20,7 +20,7 @@ RUN = "+run_name=mine ema=True"
 TRM_1K = f'evaluators="[]" {EVALUATED} {RATES}'
 TRM_SUDOKU = f'arch=trm data_paths="[data/sudoku-extreme-1k-aug-1000]" {TRM_1K}'
 TRM_MAZE = f'arch=trm data_paths="[data/maze-30x30-hard-1k]" {TRM_1K}'
-# A recipe of ours -> the published command that it stands for.
+# Our recipes, each with its published command.
 RECIPES = {
     "hrm_arc_1": "",
     "hrm_arc_2": "data_path=data/arc-2-aug-1000",
@@ -68,7 +68,7 @@ def test_a_recipe_keeps_its_former_name(former: str, present: str) -> None:
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_is_its_published_command(recipe: str) -> None:
     def essence(config: TrainConfig) -> dict[str, object]:
-        # TRM's own default; how data are named; names of runs.
+        # TRM's own default, the way data are named, and names of runs.
         apart = {"run_name", "checkpoint_every_eval", "data", "data_path", "data_paths"}
         settings = config.model_dump(exclude={*apart, "evaluators"})
         return settings | {"train": config.train_paths, "test": config.test_paths}

@@ -25,7 +25,7 @@ def opened(*settings: str, check_values: bool = True) -> tuple[PuzzleDataset, Pu
 
 @pytest.fixture
 def folder(sudoku_data: Path, tmp_path: Path) -> Path:
-    """A copy of a data set, to be changed."""
+    """A copy of a data set that a test may change."""
     return Path(shutil.copytree(sudoku_data, tmp_path / "data"))
 
 
@@ -60,7 +60,7 @@ def test_without_a_test_split_nothing_is_evaluated(folder: Path) -> None:
     ("settings", "told"),
     [
         (["data_path={data}", "data_paths_test=[{tasks}]"], "vocab_size is 8, the training spl"),
-        (["data_path={data}", "eval_split=selection"], "no split selection; --selection-size of "),
+        (["data_path={data}", "eval_split=selection"], "no split selection; build the set with"),
         *(
             (
                 [f"data={name}", "data.path=gone"],

@@ -1,6 +1,4 @@
-"""What a diagnosis measures equals slow definitions; each warning fires on what is broken in its
-way, once, and on nothing else.
-"""
+"""Diagnoses equal slow definitions. Each warning is given once for its own fault, and only then."""
 
 import json
 import math
@@ -17,22 +15,25 @@ from runtime.ranks import Ranks
 from training import diagnostics
 from training.config.explain import is_setting
 from training.config.schema import TrainConfig
-from training.diagnostics import CONFIRMATIONS, Diagnosis, Diagnostics
+from training.diagnostics import CONFIRMATIONS, Diagnostics
 
 B, S, V = 12, 9, 11
 INTERVAL, WARMUP = 100, 500
+
+
+Diagnosis = tuple[dict[str, float], list[str]]  # The numbers and the warnings.
 
 
 def build(interval: int = INTERVAL) -> Diagnostics:
     return Diagnostics(interval=interval, warmup_steps=WARMUP, ranks=Ranks("cpu"))
 
 
-# What a fault replaces in a step.
+# Returns the values that a fault replaces in a step.
 Fault = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def healthy(seed: int, rows: int = B) -> dict[str, Any]:
-    """A model that is right in about 90 % of the cells and half of the rows, and knows which."""
+    """Return a step of a model that has 90 % of cells and half of the rows right, and a good Q."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(2, V, (rows, S), generator=generator)
     said = labels.clone()
@@ -69,14 +70,14 @@ def feed(
     *,
     times: int = CONFIRMATIONS,
     start: int = WARMUP,
-) -> tuple[list[str], Diagnosis]:
-    """Diagnose `times` steps after `start`; returns all warnings and the last diagnosis."""
-    warnings, diagnosis = [], Diagnosis({}, [])
+) -> tuple[list[str], dict[str, float]]:
+    """Diagnose `times` steps after `start`. Return all warnings and the last numbers."""
+    warnings, numbers = [], {}
     for number in range(1, times + 1):
         given = broken(number, fault)
-        diagnosis = one_step(diagnose, start + number * diagnose.interval, given)
-        warnings += diagnosis.warnings
-    return warnings, diagnosis
+        numbers, due = one_step(diagnose, start + number * diagnose.interval, given)
+        warnings += due
+    return warnings, numbers
 
 
 # Numbers
@@ -88,7 +89,7 @@ def test_numbers_equal_slow_definitions(seed: int) -> None:
     given["logits"][3, 4, 5] = math.nan
     given["logits"][2, 1, 0] = -math.inf
     given["labels"][5] = IGNORE_LABEL_ID
-    numbers = one_step(build(), INTERVAL, given).numbers
+    numbers, _ = one_step(build(), INTERVAL, given)
 
     values, said, labels, rights = [], [], [], []
     rows: dict[bool, list[bool]] = {True: [], False: []}
@@ -124,18 +125,18 @@ def test_numbers_equal_slow_definitions(seed: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_logits_may_be_of_any_dtype(dtype: torch.dtype) -> None:
     given = healthy(1)
-    wide = one_step(build(), INTERVAL, given).numbers
+    wide, _ = one_step(build(), INTERVAL, given)
     given["logits"] = given["logits"].to(dtype).requires_grad_()
-    assert one_step(build(), INTERVAL, given).numbers == pytest.approx(wide, rel=0.02)
+    assert one_step(build(), INTERVAL, given)[0] == pytest.approx(wide, rel=0.02)
 
 
 def test_what_has_nothing_to_stand_on_is_left_out() -> None:
     given = healthy(1)
     given["labels"][:] = IGNORE_LABEL_ID
     given["logits"][:] = math.nan
-    assert one_step(build(), INTERVAL, given).numbers.keys() == {"diagnose/nonfinite"}
+    assert one_step(build(), INTERVAL, given)[0].keys() == {"diagnose/nonfinite"}
     without_q = {"q_halt_logits": None, "halts": None}
-    numbers = one_step(build(), INTERVAL, healthy(1) | without_q).numbers
+    numbers, _ = one_step(build(), INTERVAL, healthy(1) | without_q)
     assert "diagnose/halts" not in numbers
     assert "diagnose/rows_right" in numbers
 
@@ -156,15 +157,15 @@ def with_value(tensor: Tensor, place: Any, value: Any) -> Tensor:
 
 
 YES, NO = torch.ones(B, dtype=torch.bool), torch.zeros(B, dtype=torch.bool)
-ONE_TOKEN = "100.0% of the predicted cells are token 3 .its share of the labels is"
+ONE_TOKEN = "100.0% of the predicted cells are token 3, but only"
 LARGE = r"the token logits range from -\S+ to 2"
 CONTINUES = "q_head always continues: it halts 0.0% of the rows, although 100.0% are right"
 Q_INF = "not finite: 1 Q logits;"
-# Faults by what is said of them.
+# Faults by a part of their warning.
 BROKEN: dict[str, Fault] = {
     ONE_TOKEN: lambda s: {"logits": with_value(s["logits"], (..., 3), s["logits"].amax(-1) + 0.5)},
     LARGE: lambda s: {"logits": s["logits"] * 200},
-    "q_head always halts: 100.0% of": lambda s: {"labels": mostly_wrong(s), "halts": YES},
+    "q_head always halts: it halts 100.0% of": lambda s: {"labels": mostly_wrong(s), "halts": YES},
     CONTINUES: lambda s: {"labels": s["logits"].argmax(-1), "halts": NO},
 }
 NOT_FINITE: dict[str, Fault] = {
@@ -190,7 +191,7 @@ def test_each_fault_is_told_once_alone_and_again_when_it_had_gone_away(words: st
         assert warning.endswith("usually helps")
         advised = re.findall(r"\b(?:lr|[a-z]+(?:[_.][A-Za-z_]+)+)\b", warning.rpartition(";")[2])
         assert advised
-        # One belongs to every group.
+        # `max_grad_norm` is a setting of each group.
         assert all(is_setting(n, TrainConfig) for n in advised if n != "max_grad_norm")
         assert feed(diagnose)[0] == []
 
@@ -221,8 +222,8 @@ def test_labels_that_one_token_dominates_are_no_fault() -> None:
     labels = torch.full((B, S), 3)
     labels[:3, 0] = 4
     logits = 10 * torch.nn.functional.one_hot(labels, V).float()
-    warned, diagnosis = feed(build(), lambda step: {"labels": labels, "logits": logits})
-    assert diagnosis.numbers["diagnose/top_token_share"] > 0.95
+    warned, numbers = feed(build(), lambda step: {"labels": labels, "logits": logits})
+    assert numbers["diagnose/top_token_share"] > 0.95
     assert warned == []
 
 
@@ -233,15 +234,15 @@ def test_shards_are_judged_together() -> None:
     given = healthy(1)
     given["logits"][3, 4, 5] = math.inf
     group_norms = given.pop("group_norms")
-    whole = build().diagnose(INTERVAL, [build().measure(**given)], group_norms)
+    whole, warned = build().diagnose(INTERVAL, [build().measure(**given)], group_norms)
     cuts = [slice(0, 4), slice(4, 8), slice(8, 12)]
     shards = [
         build().measure(**{name: value[cut] for name, value in given.items()}) for cut in cuts
     ]
-    parted = build().diagnose(INTERVAL, shards, group_norms)
-    assert parted.numbers == pytest.approx(whole.numbers, rel=1e-6)
-    assert parted.warnings == whole.warnings
-    assert len(whole.warnings) == 1
+    parted, warned_of_parts = build().diagnose(INTERVAL, shards, group_norms)
+    assert parted == pytest.approx(whole, rel=1e-6)
+    assert warned_of_parts == warned
+    assert len(warned) == 1
 
 
 # A checkpoint
@@ -251,7 +252,7 @@ def test_shards_are_judged_together() -> None:
 def test_a_stop_changes_no_warning(words: str) -> None:
     def told(diagnose: Diagnostics, steps: range) -> list[list[str]]:
         given = {n: broken(n, ALL[words]) for n in steps}
-        return [one_step(diagnose, WARMUP + n * INTERVAL, given[n]).warnings for n in steps]
+        return [one_step(diagnose, WARMUP + n * INTERVAL, given[n])[1] for n in steps]
 
     end, whole = 2 * CONFIRMATIONS, told(build(), range(1, 2 * CONFIRMATIONS))
     for stop in (CONFIRMATIONS, CONFIRMATIONS + 1):

@@ -1,6 +1,7 @@
-"""Places for metrics beside metrics.jsonl: whatever they do, the run and the file go on.
+"""Logs beside metrics.jsonl. If they fail or hang, the run and the file go on.
 
-TensorBoard and MLflow with the real packages: TensorBoard's own reader, and MLflow's database.
+TensorBoard and MLflow are tested with the real packages: with TensorBoard's reader and MLflow's
+database.
 """
 
 import json
@@ -43,13 +44,13 @@ def evaluated(step: int) -> dict[str, Any]:
 
 
 def at(step: int, tracker: Tracker | None = None, position: int = 1) -> Checkpoint:
-    """A checkpoint before (with position 0 after) the evaluation of its step."""
+    """Return a checkpoint before the evaluation of its step; after it with position 0."""
     ids = {f"{name}_id": run_id for name, run_id in (tracker.run_ids if tracker else {}).items()}
     return Checkpoint(Path("unused"), RunState(step=step, position=position, **ids))
 
 
 def written(run_dir: Path) -> Points:
-    """What metrics.jsonl has, by name."""
+    """Return the numbers in metrics.jsonl, by name."""
     points: Points = defaultdict(list)
     for record in map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines()):
         for name in record.keys() - {"step", "note"}:
@@ -59,7 +60,7 @@ def written(run_dir: Path) -> Points:
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No key or server shows; the environment is put back."""
+    """Remove keys and servers from the environment, and restore it afterwards."""
     names = [name for name in os.environ if name.startswith(("MLFLOW_", "WANDB_"))]
     for name in [*names, *(name for name in os.environ if name.lower().endswith("_proxy"))]:
         monkeypatch.delenv(name)
@@ -72,7 +73,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was warned of."""
+    """The warnings so far."""
     said: list[str] = []
     monkeypatch.setattr(tracking, "warn", said.append)
     return said
@@ -80,7 +81,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def three_steps(tmp_path: Path, warnings: list[str]) -> Callable[..., Any]:
-    """Make a run of three steps, with something done after the first; returns its tracker."""
+    """Make a run of three steps that calls `meanwhile` after the first. Return its tracker."""
 
     def run(
         *settings: str,
@@ -104,7 +105,7 @@ def three_steps(tmp_path: Path, warnings: list[str]) -> Callable[..., Any]:
 
 
 class FakeWandb:
-    """Stands for the module and for its run; fails where it is told to."""
+    """A stand-in for the module `wandb` and its run, which fails in the calls named in `faults`."""
 
     Settings = dict
 
@@ -196,8 +197,8 @@ def test_a_finish_that_hangs_is_left_alone(
     wandb.released.set()
     tracker.others["wandb"]._thread.join()
     assert wandb.names[-1] == "finish"
-    said = "W&B has not finished within 0.2 s and is left behind; metrics.jsonl has what is missing"
-    assert warnings == [said]
+    (warning,) = warnings
+    assert warning.startswith("W&B has not finished within 0.2 s; the run goes on without it, and")
 
 
 KEY = "k" * 40
@@ -205,8 +206,8 @@ KEY = "k" * 40
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, int]]:
-    """Ports of a server that answers, if only that it knows no GET, of one that takes connections
-    and never answers, and of none.
+    """Ports of a server that answers (with an error), of one that accepts connections but never
+    answers, and of no server.
     """
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
@@ -289,7 +290,7 @@ def the_mlflow_run(run_dir: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database of MLflow, whose tables take seconds to make."""
+    """An MLflow database with its tables, which take seconds to make."""
     for package in ("tensorboard", "mlflow", "sqlalchemy"):
         pytest.importorskip(package)
     folder = tmp_path_factory.mktemp("mlflow")
@@ -306,11 +307,11 @@ def run_dir(tmp_path: Path, empty_database: Path) -> Path:
 
 
 def require_equal(run_dir: Path) -> None:
-    """Require that both have all of metrics.jsonl (`repr`: nan is not nan)."""
+    """Require that both have all of metrics.jsonl (as `repr`, because nan != nan)."""
     wanted = written(run_dir)
     rounded = {name: [(s, as_float32(v)) for s, v in wanted[name]] for name in wanted}
     assert repr(sorted(in_tensorboard(run_dir).items())) == repr(sorted(rounded.items()))
-    most = sys.float_info.max  # Databases know no infinity.
+    most = sys.float_info.max  # Databases store no infinity.
     renamed = {
         name.replace("@", "_"): [(s, min(max(v, -most), most)) for s, v in points]
         for name, points in wanted.items()
@@ -322,7 +323,7 @@ def test_both_have_every_record_of_the_file_also_after_a_resume(
     run_dir: Path, warnings: list[str]
 ) -> None:
     long = "optimizer.groups.all.params=[" + ",".join(["x" * 999] * 9) + ",*]"
-    many = {f"more/{number}": number for number in range(1200)}  # More than a request takes.
+    many = {f"more/{number}": number for number in range(1200)}  # More than one request takes.
     with open_tracker(config(BOTH, long), run_dir, None) as tracker:
         tracker.log([trained(1), {**trained(2), **ODD, "note": "text is left out"}])
         tracker.log([evaluated(2), {**trained(3), **many}])
@@ -370,8 +371,8 @@ def test_without_the_package_a_notice_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     assert three_steps(f"logger={package}").run_ids == {}
-    said = f"{package} is not installed (pip install '.[{package}]'): metrics go to metrics.jsonl"
-    assert warnings == [f"{said} only"]
+    said = f"{package} is not installed (pip install '.[{package}]'): metrics go only to"
+    assert warnings == [f"{said} metrics.jsonl"]
 
 
 @pytest.mark.parametrize("name", ["wandb", "tensorboard", "mlflow.db"])
@@ -436,7 +437,7 @@ def test_a_call_that_hangs_delays_no_step_and_is_left_behind(
     monkeypatch.setattr(logs, place, 3.0)
     tracker = three_steps("logger=mlflow", meanwhile=hang)
     (warning,) = warnings
-    assert warning.startswith(f"MLflow has not {done} within 3 s and is left behind; metrics.jsonl")
+    assert warning.startswith(f"MLflow has not {done} within 3 s; the run goes on without it, and")
     released.set()
     tracker.others["mlflow"]._thread.join()
     assert len(warnings) == 1
@@ -479,7 +480,7 @@ print(sorted(loaded), asked)
 def test_only_what_was_asked_for_is_loaded_nothing_is_printed_and_nobody_called(
     run_python: Any, tmp_path: Path, logger: str
 ) -> None:
-    """Telemetry would call home; it is off without any help of the environment."""
+    """Telemetry is off without any variable in the environment."""
     asked = [] if logger == "jsonl" else [logger]
     for package in asked:
         pytest.importorskip(package)

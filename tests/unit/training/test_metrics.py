@@ -1,4 +1,4 @@
-"""Metrics in blocks: what is divided by what, and what is left out."""
+"""Blocks of metrics: the divisors of sums, and the values left out."""
 
 import torch
 
@@ -8,7 +8,7 @@ from training.step import MetricBlock
 
 SUMS = {"count": 4.0, "accuracy": 3.0, "exact_accuracy": 1.0, "q_halt_accuracy": 2.0}
 SUMS |= {"steps": 10.0, "lm_loss": 16.0, "q_halt_loss": 4.0, "q_continue_loss": 2.0}
-# Of a global batch of 8.
+# With a global batch of 8.
 LOSSES = {"lm_loss": 2.0, "q_halt_loss": 0.5, "q_continue_loss": 0.25}
 
 

@@ -25,10 +25,10 @@ ANCHORS = ["techniques=[anchors]", "arch.techniques.anchors.prob=0.5"]
 
 
 class Outcome(NamedTuple):
-    """What some steps leave."""
+    """The results of some steps."""
 
-    gradient: Tensor  # Of the last step.
-    table: Tensor  # Of the puzzle embedding.
+    gradient: Tensor  # The last step's.
+    table: Tensor  # The puzzle embedding.
     carry: dict[str, Tensor]
     records: list[dict[str, Any]]
     sizes: set[int]  # Rows that passed through the model at once.
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
 @pytest.fixture
 def make_steps(tasks_data: Path, tiny_settings: list[str]) -> Callable[..., Outcome]:
-    """Make four steps with 8 rows in float64, which change the puzzle embedding alone."""
+    """Make four steps with 8 rows in float64 that change only the puzzle embedding."""
 
     def make(*more: str) -> Outcome:
         settings = [*tiny_settings, f"data_path={tasks_data}", "arch.forward_dtype=float64"]
@@ -86,7 +86,7 @@ def test_micro_batches_make_the_step_of_the_whole_batch(
 
 
 class NeverWaits(TorchDispatchMode):
-    """Refuses the operations for which the host would wait for the device."""
+    """A mode that refuses operations which make the host wait for the device."""
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None):
         name = str(operation)

@@ -1,4 +1,4 @@
-"""metrics.jsonl: what a resumed run keeps of it, and a disk that refuses."""
+"""metrics.jsonl: the records that a resumed run keeps, and a disk that refuses writes."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from training.tracking import Tracker
 
 
 def at(step: int, position: int = 1) -> Checkpoint:
-    """A checkpoint inside an iteration; with position 0 after an evaluation."""
+    """Return a checkpoint inside an iteration; with position 0, one after an evaluation."""
     return Checkpoint(Path("unused"), RunState(step=step, position=position))
 
 
@@ -34,8 +34,8 @@ def evaluated(step: int) -> dict[str, Any]:
 
 def test_records_are_there_as_soon_as_they_are_logged(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
-    with Tracker(path, at(5)) as tracker:  # The file of a resumed run is gone.
-        # JSON has no names for the numbers of the second one.
+    with Tracker(path, at(5)) as tracker:  # A resumed run with its file deleted.
+        # The second record has numbers that JSON cannot write.
         tracker.log([trained(1), {"step": 2, "loss": float("nan"), "norm": float("-inf")}])
         assert lines(path) == [trained(1), {"step": 2, "loss": "nan", "norm": "-inf"}]
 
@@ -70,7 +70,7 @@ def test_a_resumed_run_keeps_what_belongs_to_it(
 
 @pytest.fixture
 def on_full_disk(tmp_path: Path) -> Tracker:
-    """A tracker whose file refuses whatever it is given, with half a line on its way there."""
+    """Return a tracker with a file that refuses all writes, and half a line in its buffer."""
     tracker = Tracker(tmp_path / "m.jsonl", None)
     tracker._file.close()
     tracker._file = Path("/dev/full").open("a")  # noqa: SIM115

@@ -1,3 +1,4 @@
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,10 @@ import yaml
 from models.config import DataFacts
 from models.heads.config import HeadsConfig
 from models.hrm.config import HRMConfig
-from runtime.errors import CheckpointError
+from runtime.errors import CheckpointError, DatasetError
 from training.checkpoint.store import MODEL, STATE, RunState, save_checkpoint
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
-from training.data import how_to_build
+from training.data import require_folder
 
 FACTS = DataFacts(vocab_size=6, seq_len=16, num_puzzle_identifiers=3)
 ARCH = HRMConfig(hidden_size=32, num_heads=2, puzzle_emb_ndim=32).model_dump(mode="json")
@@ -85,7 +86,8 @@ def test_only_our_own_build_command_of_a_recorded_data_set_is_shown(
     builder = {"name": "sudoku", "flags": "; touch canary"}
     data = {"name": name, "path": "x; y", "builder": builder, "build_command": "touch canary"}
     save(tmp_path, 1, config=CONFIG | {"data": data})
-    assert how_to_build("x; y", find(tmp_path).run.data) == hint
+    with pytest.raises(DatasetError, match=f"^x; y: no such data folder{re.escape(hint)}$"):
+        require_folder("x; y", find(tmp_path).run.data)
 
 
 def test_a_missing_checkpoint_is_an_error(tmp_path: Path) -> None:

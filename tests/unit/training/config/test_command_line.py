@@ -1,4 +1,4 @@
-"""Hydra's own command line, configurations of the user's own, and what both must not do."""
+"""Hydra's flags and configurations of the user's own: what they can do, and what is refused."""
 
 import logging
 import shlex
@@ -22,7 +22,7 @@ Answer = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty working folder, in which nothing but what a test writes may come into being."""
+    """An empty working folder. Hydra must not make its own folders in it."""
     monkeypatch.chdir(tmp_path)
     root = logging.getLogger()
     before = root.level, [*root.handlers]
@@ -33,7 +33,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def answer(enter: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Answer:
-    """What an entry point answers to arguments; it must succeed and complain of nothing."""
+    """Return the output of an entry point, which must succeed without warnings."""
 
     def run(*arguments: str, **options: Any) -> str:
         assert enter(*arguments, **options) == 0, capsys.readouterr()
@@ -46,7 +46,7 @@ def answer(enter: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Ans
 
 @pytest.fixture
 def complaint(enter: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Answer:
-    """The one line with which an entry point refuses arguments."""
+    """Return the one line with which an entry point refuses arguments."""
 
     def run(*arguments: str, **options: Any) -> str:
         assert enter(*arguments, main=compose, **options) == 2
@@ -84,6 +84,11 @@ def test_hydra_answers(answer: Answer, arguments: str, parts: list[str]) -> None
     assert [part for part in parts if part not in said] == [], said
 
 
+def test_cfg_leaves_out_the_settings_of_the_command_itself(answer: Answer) -> None:
+    asked = ("--cfg", "job", "lr=0.5")
+    assert answer(*asked, "selection=last", own_settings={"selection"}) == answer(*asked)
+
+
 @pytest.mark.parametrize("name", ["evaluate", "solve", "convert"])
 def test_a_run_is_named_with_and_without_its_key(
     answer: Answer, complaint: Answer, place: Path, name: str
@@ -94,7 +99,7 @@ def test_a_run_is_named_with_and_without_its_key(
     for run in ("checkpoints/demo", "hf://owner/name@main", "a sweep/lr=0.1,seed=2", "it's (1)"):
         told = answer("-c", "job", run, **options)
         assert yaml.safe_load(told)["checkpoint"] == run
-    once = "b: name one run, RUN or checkpoint=RUN; all else is KEY=VALUE"
+    once = "b: name one run, as RUN or checkpoint=RUN; all else is KEY=VALUE"
     assert once in complaint("checkpoint=a", "b", **options)
     assert once in complaint("a", "b", **options)
 
@@ -102,25 +107,25 @@ def test_a_run_is_named_with_and_without_its_key(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     {
-        "--cfg": "-c/--cfg: expected one argument: settings are given as key=value; see --help",
+        "--cfg": "-c/--cfg: expected one argument: write settings as key=value; see --help",
         "--cfg job arch=hrm_v2": "did you mean arch=hrm_v1?",
         "--help lrr=1": "lrr=1; did you mean lr?",
         "lr=1,2 --cfg job": "lr=1,2: several values need -m",
-        "~lr": "~lr: lr=null leaves out what can be left out",
-        "--lr 3": "unrecognized arguments: --lr: settings are given as key=value; see --help",
+        "~lr": "~lr: cannot delete a setting; lr=null turns off",
+        "--lr 3": "unrecognized arguments: --lr: write settings as key=value; see --help",
         "+arch@hydra.callbacks=trm": "arch@hydra.callbacks=trm: the place of a group cannot be",
         "+arch._target_=os.system": "unknown setting arch._target_=os.system",
-        "hydra/launcher=basic": "hydra/launcher=basic: there is no such choice",
+        "hydra/launcher=basic": "hydra/launcher=basic: no such choice; accepted: pool",
         "-m": "-m: this command makes one run at a time",
         "--config-name nope": "there is no nope.yaml in",
-        "--config-dir nope": "--config-dir nope: is not a folder",
+        "--config-dir nope": "--config-dir nope: no such folder",
     }.items(),
 )
 def test_mistakes_with_flags_are_one_line(complaint: Answer, arguments: str, told: str) -> None:
     assert told in complaint(*arguments.split())
 
 
-# A configuration of one's own
+# Configurations of the user's own
 
 
 MINE = ("--config-dir", ".", "--config-name", "mine")
@@ -202,7 +207,7 @@ def test_a_broken_file_is_one_line(text: str) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-# What must not happen
+# Files and overrides that are refused
 
 FIRST = "defaults: [cfg_pretrain, _self_{}]\n".format
 REFUSED = "of Hydra's own settings these can be changed: hydra/launcher, hydra/sweeper, "
@@ -245,7 +250,7 @@ HOSTILE = {
 
 
 def write_hostile(text: str) -> None:
-    """Write a file of one's own that would run code or change the rest of Hydra."""
+    """Write a user's file that would run code or change other settings of Hydra."""
     write("stranger/__init__.py", "open('canary', 'w').close()")
     write("hydra/callbacks/bad.yaml", "a: {_target_: stranger.X}")
     write("hydra/hydra_logging/bad.yaml", "version: 1\nhandlers: {a: {(): stranger.X}}")

@@ -1,4 +1,4 @@
-"""What the command line composes to, and how mistakes in it are answered."""
+"""Command lines compose to the right settings, and mistakes in them are named."""
 
 from collections.abc import Callable
 from operator import attrgetter
@@ -80,7 +80,7 @@ def test_one_group_of_parameters_can_be_changed_alone() -> None:
     assert groups["q_head"].lr == 5e-4
 
 
-# What parts of `heads=` add to the standard heads.
+# The heads that each part of `heads=` adds to the standard ones.
 DETACH = {"detach": False}
 MORE: dict[str, dict[str, Any]] = {
     "norm_layer": {"lm": {"norm": "layer"}},
@@ -105,7 +105,7 @@ def test_parts_of_the_heads_together(chosen: str) -> None:
     composed = plain(*compose_runs(TrainConfig, source, [[f"heads={chosen}"]]))["arch"]["heads"]
     heads = HeadsConfig.model_validate(MORE[chosen])
     assert HeadsConfig.model_validate(composed) == heads
-    # Every key is there, so that an override finds it.
+    # All keys are present, so that overrides can change them.
     assert composed == {key: heads.model_dump()[key] for key in composed}
     assert {key for key, value in heads if value is not None} <= composed.keys()
 
@@ -119,7 +119,7 @@ def test_a_launcher_that_restarts_goes_on_from_the_newest() -> None:
 
 
 def choices(group: str) -> list[str]:
-    """All but those of an app, which is tested there."""
+    """Return all choices of a group but those of apps, which their own tests cover."""
     names = {path.stem for path in (CONFIG_DIR / group).glob("*.yaml")}
     return sorted(f"{group}={name}" for name in names if not name.startswith(("dec", "lattice")))
 
@@ -159,10 +159,10 @@ def test_every_choice_composes(choice: str) -> None:
         "resume=maybe": ["resume", "maybe", "'auto' or 'never'"],
         "data_path=null": ["no training data", "data_path=FOLDER"],
         "arch=hrm_v2": ["arch=hrm_v2", "hrm_v1", "mixer", "did you mean arch=hrm_v1?"],
-        "heads=[tied,moe]": ["heads=[tied,moe]", "tied and moe stand at the same place"],
-        "heads=[tied,confidance]": ["accepted: action,", "did you mean heads=confidence?"],
-        "heads=[]": ["heads=[]: there is no such choice"],
-        "arch=[trm,mixer]": ["arch=[trm,mixer]: there is no such choice", "trm_singlez"],
+        "heads=[tied,moe]": ["heads=[tied,moe]", "tied and moe exclude each other"],
+        "heads=[tied,confidance]": ["did you mean heads=confidence? Accepted: action,"],
+        "heads=[]": ["heads=[]: no such choice; accepted"],
+        "arch=[trm,mixer]": ["arch=[trm,mixer]: no such choice", "trm_singlez"],
         "optimizer=adam": ["optimizer=adam", "adam_atan2", "grouped"],
         "data_path=${nowhere}": ["nowhere"],
         "lr": ["'lr'", "key=value"],
@@ -191,7 +191,7 @@ def test_a_mistake_is_one_line_that_names_it(setting: str, parts: list[str]) -> 
         "data_path=elsewhere": ([], []),  # As published.
         "data_paths=[data/arc-aug-1000,elsewhere]": ([], []),
         "data_paths_test=[elsewhere]; evaluators=[sudoku]": (["sudoku"], []),
-        # Of a set chosen by name they may measure another folder.
+        # The evaluators of data=NAME may measure another folder.
         "experiment=trm_arc_demo; data_path=elsewhere": ([], ["arc"]),
         "data=maze; data_paths_test=[elsewhere]": ([], ["maze"]),
         "data=maze; data_path=elsewhere; evaluators=[]": ([], []),
@@ -221,8 +221,8 @@ def test_every_mistake_is_named() -> None:
         (f"{EXACT} global_batch_size=10", 1, "size=10 must be a multiple of 4 .*exact: try 8"),
         (f"{EXACT} global_batch_size=2", 2, "size=2 must be a multiple of 4 .*exact: try 4"),
         (f"{EXACT} eval_batch_size=9", 1, "eval_batch_size=9 must be a multiple of 4 .*: try 8"),
-        (EXACT, 3, "there are 3 ranks, which must divide 4; reduction=fast"),
-        (EXACT, 8, "there are 8 ranks, which must divide 4; reduction=fast"),
+        (EXACT, 3, "the number of ranks, 3, must divide 4; reduction=fast"),
+        (EXACT, 8, "the number of ranks, 8, must divide 4; reduction=fast"),
         (f"{OF_24} micro_batch_size=9", 2, "must divide the 12 rows of a rank: try 6"),
         (f"{OF_24} micro_batch_size=4 {EXACT}", 2, "must divide the 6 rows of a shard: try 3"),
         (f"{OF_24} {SPARSE} arch.techniques.sparse_look_ahead.every=5", 2, "divide the 12 rows"),

@@ -25,7 +25,7 @@ def _path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Twin:
-    """The formulas as they stand, on plain Python floats."""
+    """The published formulas on plain Python floats."""
 
     def __init__(self, value: float) -> None:
         self.p, self.m, self.v, self.t = value, 0.0, 0.0, 0
@@ -81,11 +81,11 @@ def test_twenty_steps_equal_the_twin() -> None:
         torch.testing.assert_close(state["exp_avg"], averages, rtol=1e-4, atol=1e-9)
 
 
-# One pass over flat buffers
+# The compiled kernel on flat buffers
 
 
 class Flat:
-    """A model in two groups, of which one is clipped, with biases that do not decay."""
+    """A model in two groups, one of them clipped, with biases that do not decay."""
 
     RATE = 0.9
 
@@ -103,7 +103,7 @@ class Flat:
         self.update = update_by(optimizer, self.bucket, self.average)
 
     def step(self, seed: int, *, skip: bool = False) -> Tensor:
-        """Make a step on random gradients; returns the groups' norms."""
+        """Make a step on random gradients. Return the norms of the groups."""
         generator = torch.Generator().manual_seed(seed)
         self.bucket.zero_()
         for p in self.model.parameters():
@@ -116,7 +116,7 @@ class Flat:
         return norms
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return copies of all that a step changes."""
+        """Return copies of all tensors that a step changes."""
         state = optimizer_tensors(self.optimizer, self.groups)
         average = {f"average {name}": t for name, t in self.average.tensors().items()}
         every = dict(self.model.state_dict()) | state | average
@@ -214,7 +214,7 @@ def test_the_angle_is_right_at_all_sizes() -> None:
     numbers = adam_atan2.StepNumbers(one, zero, zero, one, zero, -one, zero)
     kernels.step_(kernels.arrays_of(p, torch.zeros(5000), m, v, None), numbers)
     expected = torch.atan2(m.double(), v.double().sqrt())
-    # Eight roundings at most: of root, ratio, and those of the polynomial and after it.
+    # At most eight roundings: root, ratio, the polynomial, and the operations after it.
     torch.testing.assert_close(p.double(), expected, rtol=8 * 2**-24, atol=1e-38)
 
 

@@ -62,7 +62,7 @@ def test_groups_take_the_settings_of_the_run_where_they_have_none() -> None:
     module = small_module()
     heads = {"params": ["second.*"], "lr": 0.0, "weight_decay": 0.0, "max_grad_norm": 2.0}
     first, second = assign(module, configs(z=heads, a=["first.bias", "*t.weight", "first.*"]))
-    # In the order of the configuration, and in each group of the model.
+    # Groups keep the order of the configuration, their parameters that of the model.
     assert (first.name, first.lr, first.weight_decay, first.max_grad_norm) == ("z", 0, 0, 2)
     settings = (second.name, second.lr, second.weight_decay, second.max_grad_norm)
     assert settings == ("a", 0.1, 0.2, None)
@@ -76,7 +76,7 @@ def test_groups_take_the_settings_of_the_run_where_they_have_none() -> None:
         ({"a": ["first.weight"]}, r"first\.bias is matched by no group$"),
         ({"a": ["*.weight"], "b": ["first.*"]}, r"first\.weight is matched by .*groups: a, b$"),
         ({"a": ["*"], "b": ["third.*"]}, r"optimizer\.groups\.b: .*third.*first\.weight"),
-        ({"a": ["*"], "b": ["FIRST.*"]}, r"optimizer\.groups\.b"),  # Case counts.
+        ({"a": ["*"], "b": ["FIRST.*"]}, r"optimizer\.groups\.b"),  # Patterns are case-sensitive.
     ],
 )
 def test_every_parameter_has_one_group_and_every_group_a_parameter(
@@ -96,7 +96,7 @@ def test_frozen_parameters_need_no_group() -> None:
 
 
 def kind(name: str) -> str:
-    """The group of `optimizer=grouped` that a parameter of HRM belongs to."""
+    """Return the group of `optimizer=grouped` that a parameter of HRM belongs to."""
     for part in ("lm_head", "q_head"):
         if f".{part}." in name:
             return part
@@ -218,7 +218,7 @@ def test_weights_keep_their_values_and_lie_as_their_gradients() -> None:
         assert torch.equal(actual, expected)
     names = {p: name for name, p in module.named_parameters()}
     parts = [group["params"] for group in optimizer.param_groups]
-    # What fills whole cache lines comes first; a part starts at the start of one.
+    # Tensors that fill whole cache lines come first, and every part starts at a cache line.
     assert [[names[p] for p in part] for part in parts] == [
         ["third.weight", "first.weight", "second.weight"],
         ["first.bias", "third.bias"],
@@ -261,7 +261,7 @@ def test_shards_are_added_in_their_order() -> None:
         shards: list[dict[str, Tensor]] = []
         for shard in range(4):
             bucket.select(shard)
-            scale = 10.0 ** (2 * shard)  # Another order of adding up gives other bits.
+            scale = 10.0 ** (2 * shard)  # Another order of addition gives other bits.
             shards.append({})
             for name, grad in grads_of(module).items():
                 assert not grad.any()

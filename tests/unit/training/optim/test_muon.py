@@ -1,4 +1,4 @@
-"""Muon, batched by shape, against torch's own."""
+"""Muon, batched by shape, against torch's Muon."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def test_steps_are_as_in_torch(scale: str) -> None:
             set_gradients(each, 1 + step)
         optimizer.step()
         twin.step()
-    # Torch iterates in bfloat16: 8 bits, through five steps, four times.
+    # Torch iterates in bfloat16 (8 bits), for five iterations in each of four steps.
     for p, q in zip(own, theirs, strict=True):
         torch.testing.assert_close(p, q, rtol=0.05, atol=0.05)
         assert (p - q).abs().max() < 0.1 * p.abs().max()

@@ -1,4 +1,4 @@
-"""The kernel of the package `adam-atan2`, by a stand-in that has its interface."""
+"""The kernel of the package `adam-atan2`, tested with a stand-in of the same interface."""
 
 import sys
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ def stand_in(
     beta2: float,
     weight_decay: float,
 ) -> None:
-    """What the CUDA kernel does, in torch."""
+    """Make the step of the CUDA kernel, in torch."""
     lists = (params, grads, exp_avgs, exp_avg_sqs, state_steps)
     for p, g, m, v, step in zip(*lists, strict=True):
         assert (step.shape, step.dtype) == ((), torch.float32)
@@ -72,11 +72,11 @@ def test_it_steps_clips_averages_and_skips_as_ours() -> None:
 
 
 def test_where_it_cannot_run_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="runs on CUDA only, not on cpu"):
+    with pytest.raises(ConfigError, match="runs only on CUDA, not on cpu"):
         package_kernel(CPU)
     # The module is imported before the device is used.
     monkeypatch.setitem(sys.modules, "adam_atan2_backend", None)
-    with pytest.raises(ConfigError, match="adam_atan2_backend.adam_atan2_cuda_impl_ cannot be"):
+    with pytest.raises(ConfigError, match="cannot load adam_atan2_backend.adam_atan2_cuda_impl_"):
         package_kernel(torch.device("cuda"))
     monkeypatch.setitem(sys.modules, "adam_atan2_backend", SimpleNamespace())
     with pytest.raises(ConfigError, match="has no attribute 'adam_atan2_cuda_impl_'"):

@@ -1,4 +1,4 @@
-"""The learning rate at points where its value is known."""
+"""The learning rate at steps with a known value."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from training.optim.groups import lr_factor
         (4, 4, 14, 0.1, 1.0),
         (9, 4, 14, 0.1, 0.55),
         (14, 4, 14, 0.1, 0.1),
-        (19, 4, 14, 0.1, 0.55),  # Past the end the cosine turns up again.
+        (19, 4, 14, 0.1, 0.55),  # After the end the cosine rises again.
         (9, 4, 14, 0.0, 0.5),
         (14, 4, 14, 0.0, 0.0),
         (9, 4, 14, 1.0, 1.0),

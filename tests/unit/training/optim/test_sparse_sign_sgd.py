@@ -15,7 +15,7 @@ LR, DECAY = 0.05, 0.3
 
 
 def build(ids: list[int], grads: Tensor) -> tuple[CastedSparseEmbedding, SparseSignSGD]:
-    """A table whose last batch had these identifiers and gradients."""
+    """Build a table after a backward pass with these identifiers and gradients."""
     torch.manual_seed(0)
     embedding = CastedSparseEmbedding(10, grads.shape[1], init_std=1.0, dtype=torch.float32)
     embedding.prepare(len(ids))
@@ -33,7 +33,7 @@ def bytes_of(tensor: Tensor) -> bytes:
 def test_rows_equal_the_dictionary_and_no_other_byte_changes(seed: int, skip: Any) -> None:
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, 10, 7).tolist()
-    # Small whole numbers: sums are exact and often 0, which leaves the decay.
+    # Small whole numbers: sums are exact and often 0, so that only the decay acts.
     grads = torch.from_numpy(rng.integers(-2, 3, (7, 4))).float()
     embedding, optimizer = build(ids, grads)
     before = embedding.weights.clone()
@@ -98,7 +98,7 @@ def test_shards_kept_equal_one_batch() -> None:
     generator = torch.Generator().manual_seed(0)
     ids = [3, 1, 3, 2, 1, 3, 3, 5]
     grads = torch.randn(8, 4, generator=generator)
-    grads[6] = -((grads[0] + grads[2]) + grads[5])  # Exactly 0 in row order alone.
+    grads[6] = -((grads[0] + grads[2]) + grads[5])  # The sum is exactly 0 only in row order.
     whole, at_once = build(ids, grads)
     at_once.step()
 
@@ -112,7 +112,7 @@ def test_shards_kept_equal_one_batch() -> None:
     in_shards.step()
     assert bytes_of(parted.weights) == bytes_of(whole.weights)
 
-    # And nothing of it is left for the next step.
+    # The next step must not see the kept shards.
     in_shards.zero_grad()
     at_once.zero_grad()
     for embedding in (parted, whole):
