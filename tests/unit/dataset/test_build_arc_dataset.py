@@ -171,7 +171,7 @@ def test_unknown_test_outputs_are_ignored_labels(
     prefix = write_kaggle(arc_tasks, tmp_path / "kaggle", solved=False)
     arguments = ["--input-file-prefix", prefix, "--num-aug=6"]
     assert main([*arguments, f"--output-dir={tmp_path / 'out'}"]) == 0
-    assert "6 test outputs are not known" in capsys.readouterr().out
+    assert "6 test outputs are unknown" in capsys.readouterr().out
     dataset = PuzzleDataset([tmp_path / "out"], "test")
     batch = dataset.read("all", slice(0, 21), np.zeros(21))
     assert (batch.labels == -100).all()
@@ -220,7 +220,7 @@ def test_chosen_tasks_alone_are_taken(
     assert found == {"<blank>", "d"}
     arguments = ["--dataset-dirs", str(arc_tasks), "--output-dir", str(tmp_path / "none")]
     assert main([*arguments, "--tasks", "d", "dx"]) == 3
-    assert "there is no task 'dx' in these sources; nearest: d" in error_line()
+    assert "no task 'dx' in these sources; nearest: d" in error_line()
 
 
 @pytest.mark.parametrize("flags", [[], ["--materialize", "--no-shift"]])

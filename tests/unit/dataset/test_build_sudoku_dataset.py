@@ -80,9 +80,9 @@ def test_puzzles_that_do_not_exist_are_a_configuration_error(
     [
         ("made,....,1234341221434321,1", "question has 4 characters; accepted: 16 (--size 4)"),
         ("made,1234341221434321,123,1", "answer has 3 characters"),
-        (f"made,123x341221434321,{SOLUTION},1", "question: a cell is none of 1 to 4 and one of ."),
-        (f"made,1235341221434321,{SOLUTION},1", "question: a cell is none of 1 to 4"),
-        (f"made,123é341221434321,{SOLUTION},1", "question: a cell is none of 1 to 4"),
+        (f"made,123x341221434321,{SOLUTION},1", "question: a cell is neither 1 to 4 nor one of ."),
+        (f"made,1235341221434321,{SOLUTION},1", "question: a cell is neither 1 to 4"),
+        (f"made,123é341221434321,{SOLUTION},1", "question: a cell is neither 1 to 4"),
         ("made,................,123434122143432.,1", "answer: not every row, column and box"),
         ("made,................,1134341221434321,1", "answer: not every row, column and box"),
         (f"made,..3..........2..,{SOLUTION},1", "answer: it changes a digit of the question"),

@@ -47,7 +47,7 @@ def test_names_are_read(name: str, task: str, view: int, colours: str) -> None:
     ],
 )
 def test_wrong_names_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="is no name of a puzzle; accepted: TASK, or"):
+    with pytest.raises(ValueError, match="is not the name of a puzzle; accepted: TASK, or"):
         parse_identifier(name)
 
 
