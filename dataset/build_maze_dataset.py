@@ -88,7 +88,7 @@ class MazeBuild(PuzzleBuild):
         answers = text_to_tokens([row.answer for row in rows])
         good = rules.are_mazes(questions)
         moves, least = np.full((2, len(rows)), -1, dtype=np.int64)
-        moves[good], least[good] = rules.path_lengths(questions[good], answers[good])
+        moves[good], least[good], _ = rules.measure_paths(questions[good], answers[good])
         rated = [row.rating in (None, cells) for row, cells in zip(rows, moves + 1, strict=True)]
         kept = {
             "question: it must consist of '#', ' ', one 'S' and one 'G'": good,

@@ -40,8 +40,8 @@ class SudokuBuild(PuzzleBuild):
         "--size": flag("rows of the grid", int, 9, choices=(4, 6, 9)),
         "--num-aug": flag("random images to add to each training puzzle", integer(0), 0),
         "--min-difficulty": flag(
-            "drop puzzles with a lower rating: the rating column of a file, or the backtracks of the"
-            " built-in solver (a rating of 20 in a published file is about 100 here)",
+            "drop puzzles with a lower rating: the rating column of a file, or the backtracks of"
+            " our solver for generated puzzles (20 in a published file is about 100 backtracks)",
             integer(0),
         ),
         "--min-clues": flag(

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,7 +56,7 @@ def csv_paths(source: str, repository: str) -> dict[str, Path]:
     "hf", downloaded from `repository` on the hub.
 
     Raises:
-        DatasetError: a file is missing or cannot be downloaded, or huggingface_hub is not installed.
+        DatasetError: a file is missing or cannot be downloaded, or huggingface_hub is missing.
         ConfigError: the download cache is not writable.
     """
     if source == "hf":
@@ -121,8 +121,8 @@ def read_rows(path: Path, size: int, *, needs_rating: bool) -> Iterator[CsvRow]:
         _, question, answer, rating = row
         for name, text in (("question", question), ("answer", answer)):
             if len(text) != size * size:
-                accepted = f"{size * size} (--size {size})"
-                raise DatasetError(f"{where}: {name} has {len(text)} characters; accepted: {accepted}")
+                problem = f"{name} has {len(text)} characters"
+                raise DatasetError(f"{where}: {problem}; accepted: {size * size} (--size {size})")
         number = rating.strip()
         if (number or needs_rating) and not re.fullmatch(r"[+-]?[0-9]{1,18}", number, re.ASCII):
             raise DatasetError(f"{where}: rating is {rating[:40]!r}; accepted: an integer")

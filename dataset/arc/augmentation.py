@@ -47,7 +47,7 @@ def format_identifier(task: str, view: int, colours: np.ndarray) -> str:
 def parse_identifier(name: str) -> tuple[str, int, np.ndarray]:
     """Parse the name of an augmentation; return (task, view, colours uint8 [10]).
 
-    The older form TASK_t3_0192837465 is accepted too. TASK alone means view 0 and unchanged colours.
+    The older form TASK_t3_0192837465 is accepted too. TASK alone has view 0 and unchanged colours.
 
     Raises:
         ValueError: the view or the colours are invalid.
@@ -76,7 +76,7 @@ def draw_augmentations(task: str, pairs: Sequence[Pair], num_aug: int, seed: int
     """Draw `num_aug` different augmentations of a task, uniformly; the original comes first.
 
     A draw that repeats the pairs of an earlier one, in any order, is dropped. After 5 * num_aug
-    draws the list ends, even if it is short. It depends only on the seed, the name and the pairs, so
+    draws the list ends, even if it is short. It depends only on the seed, the name and the pairs:
     a task has the same augmentations in every data set.
 
     Returns:

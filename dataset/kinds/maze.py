@@ -100,7 +100,7 @@ class MazeKind(Kind):
 
     def judge(self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None) -> Verdict:
         inputs, preds = question.reshape(1, -1), answer.reshape(1, -1)
-        (moves,), (least,) = maze.path_lengths(inputs, preds)
+        (moves,), (least,), _ = maze.measure_paths(inputs, preds)
         if moves < 0:
             return wrong_verdict("a path from S to G", self.wrong(question, answer, target))
         if moves == least:

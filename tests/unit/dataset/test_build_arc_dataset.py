@@ -1,4 +1,4 @@
-"""The ARC builder: what it writes in both formats, and how it answers mistakes."""
+"""The ARC builder: its files in both formats, and its errors."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def build(tasks: Path | str, output: Path, *flags: str) -> Path:
 
 
 def examples_by_name(folder: Path, split: str) -> dict[str, list[list[Any]]]:
-    """[input, output] grids of each puzzle by its name, wherever they lie on the canvas."""
+    """Return the [input, output] grids of each puzzle by name, cut out of their canvases."""
     dataset, names = PuzzleDataset([folder], split), read_json(folder / "identifiers.json")
     arrays = dataset.sets["all"]
     batch = dataset.read("all", np.arange(arrays.num_examples), np.zeros(arrays.num_examples))
@@ -133,7 +133,7 @@ def test_first_identifier_can_be_chosen(arc_tasks: Path, tmp_path: Path) -> None
 
 
 def write_kaggle(arc_tasks: Path, folder: Path, *, solved: bool) -> str:
-    """Write `arc_tasks` as the subsets training, evaluation and concept."""
+    """Write `arc_tasks` as Kaggle files of the subsets training, evaluation and concept."""
     folder.mkdir()
     for place in arc_tasks.iterdir():
         tasks = {path.stem: read_json(path) for path in place.iterdir()}

@@ -1,4 +1,4 @@
-"""What is special about the Sudoku builder; the rest is in test_puzzle_build."""
+"""The Sudoku builder; the parts shared with the maze builder are in test_puzzle_build."""
 
 import json
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def test_puzzles_that_do_not_exist_are_a_configuration_error(
     monkeypatch.setattr(generator, "_MAX_EFFORT", 300)
     flags = ["--min-clues=4", "--max-clues=4", "--test-size=14"]
     assert sudoku(*flags, source="generate") == 2
-    assert "no other 4x4 puzzle with 4 to 4 clues" in error_line()
+    assert "no new 4x4 puzzle with 4 to 4 clues" in error_line()
     assert list(sudoku.output.parent.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""The eight views of grids and boards, and those that are drawn for each row at each step."""
+"""The eight views of grids and boards, and random turns of Sudokus."""
 
 import numpy as np
 import pytest

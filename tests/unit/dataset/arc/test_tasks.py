@@ -1,4 +1,4 @@
-"""ARC tasks: sources, what is malformed, duplicates, canvases."""
+"""ARC tasks: sources, malformed files, repeated tasks, canvases."""
 
 import copy
 import json
@@ -32,7 +32,7 @@ TASK = {
 
 
 def changed(*path: Any, to: Any = None) -> dict[str, Any]:
-    """TASK with the value at a path replaced, or deleted where `to` is Ellipsis."""
+    """Return TASK with the value at a path replaced, or deleted if `to` is Ellipsis."""
     task = copy.deepcopy(TASK)
     place: Any = task
     for key in path[:-1]:

@@ -1,4 +1,4 @@
-"""Rules, text, tokens and the solver, against known puzzles and counts."""
+"""Sudoku rules, text, tokens and solver, compared with known puzzles and counts."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from dataset.sudoku.rules import (
     tokens_to_grid,
 )
 
-# One that fills in without a guess, and one of the kind that people call the hardest.
+# A puzzle that needs no guess, and one of the hardest known.
 EASY = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 EASY_ANSWER = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
 HARD = "..53.....8......2..7..1.5..4....53...1..7...6..32...8..6.5....9..4....3......97.."
