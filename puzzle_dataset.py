@@ -216,12 +216,11 @@ class TrainBatches:
         self.global_batch_size = global_batch_size
         self.local_batch_size = _local_batch_size(global_batch_size, world_size)
         self._local = slice(rank * self.local_batch_size, (rank + 1) * self.local_batch_size)
-        self._samplers, self._shifts = {}, {}
-        for number, (name, arrays) in enumerate(dataset.sets.items()):
-            if arrays.num_groups:
-                self._samplers[name] = _GroupSampler(arrays, seed, number)
-            if isinstance(arrays, LazyArcSet):
-                self._shifts[name] = _ShiftSampler(arrays, seed, number, global_batch_size)
+        self._samplers = {
+            name: _GroupSampler(arrays, seed, number)
+            for number, (name, arrays) in enumerate(dataset.sets.items())
+            if arrays.num_groups
+        }
 
     def steps_per_iteration(self, iteration: int) -> int:
         """Return the number of full batches in an iteration, without reading rows."""
@@ -230,11 +229,11 @@ class TrainBatches:
     def iterate(self, iteration: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
         """Yield (position, this rank's batch) from `start` to the end of the iteration."""
         for position, drawn in self.iterate_rows(iteration, start):
-            name, shifts = drawn.set_name, None
-            if name in self._shifts:
-                shifts = self._shifts[name].draw(iteration, position, drawn.rows)[self._local]
-            own, identifiers = drawn.rows[self._local], drawn.puzzle_identifiers[self._local]
-            yield position, self.dataset.read(name, own, identifiers, shifts)
+            name, own = drawn.set_name, self._local
+            shifts = self._samplers[name].draw_shifts(iteration, position, drawn.rows)
+            own_shifts = None if shifts is None else shifts[own]
+            rows, identifiers = drawn.rows[own], drawn.puzzle_identifiers[own]
+            yield position, self.dataset.read(name, rows, identifiers, own_shifts)
 
     def iterate_rows(self, iteration: int, start: int = 0) -> Iterator[tuple[int, BatchRows]]:
         """Yield (position, rows of the global batch) like `iterate`, without reading the rows."""
@@ -317,7 +316,7 @@ class EvalBatches:
 
 
 class _GroupSampler:
-    """The random draws of a non-empty set: the order of groups, the puzzles, the examples.
+    """The random draws of a non-empty set: the order of groups, puzzles, examples, and shifts.
 
     Each epoch has its own range of the iteration's counter. In the first half of its words, word g
     is the sort key of group g; in the second half, word g chooses the puzzle of group g.
@@ -337,6 +336,12 @@ class _GroupSampler:
         # Group g has the example slots slot_starts[g] to [g + 1], enough for its largest puzzle.
         largest = np.maximum.reduceat(self.puzzle_sizes, self._group_starts)
         self.slot_starts = np.concatenate([[0], np.cumsum(largest)])
+        self._unshifted = None
+        if isinstance(arrays, LazyArcSet):
+            # Imported here because it loads the slow compiler.
+            from dataset.arc.lazy import unshifted_rows
+
+            self._unshifted = unshifted_rows(arrays, seed)
 
     def draw_groups(self, iteration: int, first: int, epochs: int) -> np.ndarray:
         """Return the groups in drawing order and their puzzles, int64 [2, epochs * num_groups]."""
@@ -358,31 +363,20 @@ class _GroupSampler:
         """Return sort keys for the examples of each puzzle drawn, uint64 [epochs, slots]."""
         return self._words(_EXAMPLES, iteration, first, epochs, int(self.slot_starts[-1]))
 
+    def draw_shifts(self, iteration: int, position: int, rows: np.ndarray) -> np.ndarray | None:
+        """Return words for the rows of a global batch, int64 [B]: uint64 [B], 0 for no move."""
+        if self._unshifted is None:
+            return None
+        words = self._words(_SHIFTS, iteration, position, 1, len(rows))[0]
+        nearest = np.minimum(np.searchsorted(self._unshifted, rows), len(self._unshifted) - 1)
+        words[self._unshifted[nearest] == rows] = 0
+        return words
+
     def _words(self, purpose: int, iteration: int, first: int, epochs: int, per: int) -> np.ndarray:
         blocks = -(-per // 4)  # Philox4x64 gives four words for each value of its counter.
         counter = (first * blocks, iteration, self._set_number, purpose)
         words = random_words(self._seed, Stream.BATCHES, counter, epochs * blocks * 4)
         return words.reshape(epochs, blocks * 4)[:, :per]
-
-
-class _ShiftSampler:
-    """The random shifts of the rows of a lazy ARC set in training batches."""
-
-    def __init__(self, arrays: LazyArcSet, seed: int, set_number: int, batch_size: int) -> None:
-        # Imported here because it loads the slow compiler.
-        from dataset.arc.lazy import unshifted_rows
-
-        self._unshifted = unshifted_rows(arrays, seed)
-        self._seed, self._set_number = seed, set_number
-        self._blocks = -(-batch_size // 4)
-
-    def draw(self, iteration: int, position: int, rows: np.ndarray) -> np.ndarray:
-        """Return words for the rows of a global batch, int64 [B]: uint64 [B], 0 for no move."""
-        counter = (position * self._blocks, iteration, self._set_number, _SHIFTS)
-        words = random_words(self._seed, Stream.BATCHES, counter, self._blocks * 4)[: len(rows)]
-        nearest = np.minimum(np.searchsorted(self._unshifted, rows), len(self._unshifted) - 1)
-        words[self._unshifted[nearest] == rows] = 0
-        return words
 
 
 class _IterationWalk:

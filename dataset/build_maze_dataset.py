@@ -102,7 +102,7 @@ class MazeBuild(PuzzleBuild):
     def keys(self, questions: np.ndarray) -> list[bytes]:
         return view_keys(questions)
 
-    def more_like(self, puzzles: Puzzles) -> "MazeBuild":
+    def similar_build(self, puzzles: Puzzles) -> "MazeBuild":
         min_length = int(puzzles.ratings.min()) - 1
         return MazeBuild(Namespace(**vars(self.options) | {"min_length": min_length}))
 

@@ -112,7 +112,7 @@ class SudokuBuild(PuzzleBuild):
         pairs = zip(puzzles.questions, puzzles.answers, strict=True)
         return [image_key(question, answer, self.size) for question, answer in pairs]
 
-    def wanted(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
+    def filtered(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
         hard = puzzles
         if self.options.min_difficulty is not None:
             hard = puzzles.rows(puzzles.ratings >= self.options.min_difficulty)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dataset import sources
-from dataset.command_line import SEED, Flags, Parser, flag, given_flags, integer, run_command
+from dataset.command_line import SEED, Flags, Parser, flag, given_flags, integer, run_build
 from dataset.format.files import file_sha256, write_json
 from dataset.format.schema import BLANK_NAME, IDENTIFIERS_NAME
 from dataset.format.writing import Fields, atomic_build, write_manifest, write_puzzles
@@ -76,7 +76,7 @@ class PuzzleBuild(ABC):
             ConfigError: there are no more puzzles, or they are too hard to find.
         """
 
-    def generated(
+    def generate_split(
         self, split: str, number: int, stream: Stream, taken: set[Any]
     ) -> tuple[Puzzles, int]:
         """Generate `number` puzzles for a split; return them and the number of attempts."""
@@ -98,11 +98,11 @@ class PuzzleBuild(ABC):
         """Return a key for each puzzle; all symmetric images of a puzzle have the same key."""
         return self.keys(puzzles.questions)
 
-    def more_like(self, puzzles: Puzzles) -> Self | None:
+    def similar_build(self, puzzles: Puzzles) -> Self | None:
         """Return a build that generates similar puzzles, or None if no generator can."""
         return None
 
-    def wanted(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
+    def filtered(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
         """Drop the puzzles excluded by the flags, and add their number to `counts`."""
         return puzzles
 
@@ -120,7 +120,7 @@ class PuzzleBuild(ABC):
     @classmethod
     def main(cls, arguments: Sequence[str] | None = None) -> int:
         """Parse the command line and build; return the exit code."""
-        return run_command(cls.parse(arguments).build)
+        return run_build(cls.parse(arguments).build)
 
     @classmethod
     def parse(cls, arguments: Sequence[str] | None = None) -> Self:
@@ -186,10 +186,10 @@ class PuzzleBuild(ABC):
             DatasetError: a source is malformed, or the disk is full.
             ConfigError: too few puzzles could be generated, or the folder is not writable.
         """
-        source = None if self.options.source == "generate" else self._read()
+        source = None if self.options.source == "generate" else self._read_all()
         with atomic_build(self.options.output_dir) as directory:
             # Generate only after the folder proved writable, because it may take long.
-            puzzles, files, counts = source or self._generated()
+            puzzles, files, counts = source or self._generate_all()
             for split, chosen in puzzles.items():
                 number, views = len(chosen.ratings), self.views if split == "train" else 1
                 counts[split] |= {"puzzles": number, "examples": number * views}
@@ -211,7 +211,7 @@ class PuzzleBuild(ABC):
             write_manifest(directory, command=command, seed=seed, sources=files, counts=counts)
         return self._summary(counts)
 
-    def _generated(self) -> FoundPuzzles:
+    def _generate_all(self) -> FoundPuzzles:
         """Generate all splits, the test puzzles first: --subsample-size must not change them."""
         puzzles, counts, taken = {}, {}, set[Any]()
         for split, stream, number in (
@@ -221,11 +221,11 @@ class PuzzleBuild(ABC):
         ):
             if number is None:
                 continue
-            puzzles[split], attempts = self.generated(split, number, stream, taken)
+            puzzles[split], attempts = self.generate_split(split, number, stream, taken)
             counts[split] = {"attempts": attempts}
         return puzzles, {}, counts
 
-    def _read(self) -> FoundPuzzles:
+    def _read_all(self) -> FoundPuzzles:
         """Read and subsample both files; drop training puzzles that are also test puzzles."""
         options = self.options
         paths = sources.csv_paths(options.source, options.source_repo)
@@ -240,7 +240,7 @@ class PuzzleBuild(ABC):
             ("train", Stream.SUBSAMPLE, options.subsample_size),
             ("test", Stream.TEST, options.test_size),
         ):
-            found[split] = self.wanted(puzzles[split], counts[split])
+            found[split] = self.filtered(puzzles[split], counts[split])
             if not len(found[split].ratings):
                 left = ", ".join(
                     f"{n} {name.replace('_', ' ')}" for name, n in counts[split].items()
@@ -274,9 +274,9 @@ class PuzzleBuild(ABC):
                     if len(rows) == number:
                         return puzzles.rows(np.sort(rows)), split
             left[split] = len(rows)
-        if generator := self.more_like(chosen["train"]):
+        if generator := self.similar_build(chosen["train"]):
             stream = Stream.NEW_SELECTION
-            return generator.generated("selection", number, stream, taken)[0], "generator"
+            return generator.generate_split("selection", number, stream, taken)[0], "generator"
         raise DatasetError(
             f"--selection-size {number}: only {left['train']} training {self.puzzle}s and"
             f" {left['test']} test {self.puzzle}s are neither chosen nor an image of a chosen one;"

@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,17 +80,20 @@ def _load_set(
     opened = {name: fields[name] for name in stored}
     for name in arrays.keys() - {"inputs", "labels"}:
         arrays[name] = np.array(arrays[name])
+    identifiers, count = arrays["puzzle_identifiers"], metadata.num_puzzle_identifiers
+    _check_range(identifiers[:, None], count, None, paths["puzzle_identifiers"], "identifier")
     if metadata.format is None:
         loaded = PuzzleSet(**arrays, fields=opened)
-        _check_set(loaded, metadata, paths)
     else:
         path = split_dir.parent / schema.AUGMENTATIONS_NAME
-        by_identifier = map_array(path)
-        _check_augmentations(by_identifier, metadata.num_puzzle_identifiers, path)
-        loaded = LazyArcSet(**arrays, fields={}, augmentations=by_identifier[:0])
-        _check_set(loaded, metadata, paths)
+        augmentations = map_array(path)
+        _check_augmentations(augmentations, count, path)
         # Keep one row for each puzzle: joining folders renumbers the identifiers.
-        loaded = replace(loaded, augmentations=by_identifier[loaded.puzzle_identifiers])
+        loaded = LazyArcSet(**arrays, fields={}, augmentations=augmentations[identifiers])
+    _check_offsets(paths, loaded, "puzzle_indices", loaded.num_examples)
+    _check_offsets(paths, loaded, "group_indices", loaded.num_puzzles)
+    if isinstance(loaded, LazyArcSet):
+        _check_sources(loaded, paths)
     if check_values:
         _check_tokens(loaded, metadata, paths)
     return loaded
@@ -177,18 +179,6 @@ def _check_shapes(
             raise DatasetError(f"{paths[name]}: {found}")
         if name in narrow and array.dtype != np.uint8:
             raise DatasetError(f"{paths[name]}: dtype {array.dtype}, expected uint8")
-
-
-def _check_set(
-    arrays: PuzzleSet, metadata: PuzzleDatasetMetadata, paths: Mapping[str, Path]
-) -> None:
-    """Check offsets and identifiers; the shapes must be checked before."""
-    _check_offsets(paths, arrays, "puzzle_indices", arrays.num_examples)
-    _check_offsets(paths, arrays, "group_indices", arrays.num_puzzles)
-    identifiers, path = arrays.puzzle_identifiers[:, None], paths["puzzle_identifiers"]
-    _check_range(identifiers, metadata.num_puzzle_identifiers, None, path, "identifier")
-    if isinstance(arrays, LazyArcSet):
-        _check_sources(arrays, paths)
 
 
 def _check_tokens(

@@ -24,10 +24,12 @@ class SudokuKind(Kind):
         return seq_len == size**2 and size in sudoku.BOX_SHAPES and vocab_size == size + 2
 
     def to_grid(self, tokens: np.ndarray) -> np.ndarray:
-        return sudoku.tokens_to_grid(tokens)
+        """Return tokens [cells] as digits; padding counts as an empty cell."""
+        sudoku.grid_size(tokens.size)  # Raises for a size that Sudoku does not have.
+        return np.maximum(super().to_grid(tokens) - sudoku.EMPTY_TOKEN, 0)
 
     def to_tokens(self, grid: np.ndarray) -> np.ndarray:
-        return sudoku.grid_to_tokens(grid)
+        return super().to_tokens(grid + sudoku.EMPTY_TOKEN)
 
     def board(self, size: int) -> BoardLook:
         digits = {digit + sudoku.EMPTY_TOKEN: str(digit) for digit in range(1, size + 1)}

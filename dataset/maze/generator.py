@@ -25,7 +25,7 @@ from runtime.errors import ConfigError
 from runtime.process import num_processors
 from runtime.streams import Stream, random_words
 
-Found = tuple[int, np.ndarray, bytes]
+Kept = tuple[int, np.ndarray, bytes]
 """The number of an attempt, its maze, and the maze's key."""
 
 _WALL_PROBABILITIES = 0.3, 0.5  # The lowest and the highest.
@@ -78,7 +78,7 @@ def generate_mazes(
     )
 
 
-def _find_block(seed: int, stream: Stream, size: int, min_length: int, block: int) -> list[Found]:
+def _find_block(seed: int, stream: Stream, size: int, min_length: int, block: int) -> list[Kept]:
     """Make a block of attempts and return the mazes kept."""
     lowest, highest = (np.uint64(round(bound * 2**32)) for bound in _WALL_PROBABILITIES)
     states = random_words(seed, stream, (0, 0, block, 0), _ATTEMPTS_PER_BLOCK)
@@ -93,7 +93,7 @@ def _find_block(seed: int, stream: Stream, size: int, min_length: int, block: in
     return list(zip(kept, kept.values(), keys, strict=True))
 
 
-def _in_order(call: Callable[[int], list[Found]], workers: int) -> Iterator[list[Found]]:
+def _in_order(call: Callable[[int], list[Kept]], workers: int) -> Iterator[list[Kept]]:
     """Yield call(0), call(1), ... without end; threads make a few calls in advance."""
     with ThreadPoolExecutor(workers) as pool:
         ahead = deque(pool.submit(call, block) for block in range(2 * workers))

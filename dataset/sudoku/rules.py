@@ -132,24 +132,6 @@ def find_conflict(grid: np.ndarray) -> str | None:
     return f"digit {digits[unit, position]} stands twice in {kind} {unit % layout.size + 1}"
 
 
-def grid_to_tokens(grid: np.ndarray) -> np.ndarray:
-    """Return digits of any shape as tokens, uint8 [cells]."""
-    return (grid.reshape(-1) + EMPTY_TOKEN).astype(np.uint8)
-
-
-def tokens_to_grid(tokens: np.ndarray) -> np.ndarray:
-    """Return tokens [cells] as digits, int8 [size, size]; padding counts as an empty cell.
-
-    Raises:
-        ValueError: the number of cells fits no grid, or a token is out of range.
-    """
-    size = grid_size(tokens.size)
-    last = size + EMPTY_TOKEN
-    if tokens.min() < 0 or tokens.max() > last:
-        raise ValueError(f"tokens from {tokens.min()} to {tokens.max()}; accepted: 0 to {last}")
-    return np.maximum(tokens.astype(np.int8) - EMPTY_TOKEN, 0).reshape(size, size)
-
-
 def are_valid_solutions(grids: np.ndarray, size: int) -> np.ndarray:
     """Return bool [N]: whether each of [N, size * size] grids has every digit once in each unit."""
     in_range = np.asarray(((grids >= 1) & (grids <= size)).all(axis=1))

@@ -31,7 +31,7 @@ SECONDS = 30  # A build takes 0.02 s.
 
 # Of what follows the name of the file, for rows and for tasks.
 CSV_PLACE = (
-    r"row \d+: |cannot be read after line \d+: |the header |there is no puzzle|no \w+ is left of \d"
+    r"row \d+: |cannot be read after line \d+: |the header |no puzzle below|no \w+ is left of \d"
 )
 JSON_PLACE = r"task |not JSON: |expected an object of |no such file"
 

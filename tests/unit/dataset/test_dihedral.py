@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dataset.dihedral import INVERSE_VIEWS, all_views, dihedral_view, view_keys
+from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku import rules
 from dataset.sudoku.symmetries import SudokuSymmetries
 
@@ -48,7 +49,7 @@ def words(number: int) -> np.ndarray:
 def solution(size: int) -> np.ndarray:
     grid, _ = rules.solve(np.zeros((size, size), int))
     assert grid is not None
-    return rules.grid_to_tokens(grid)
+    return SUDOKU.to_tokens(grid)
 
 
 @pytest.mark.parametrize("size", [4, 6, 9])
