@@ -59,7 +59,7 @@ class ArcKind(Kind):
         return (target > 0) & (answer != target)
 
     def changed(self, question: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-        """Mark the cells in which the grids differ, but not the canvas around them."""
+        """Mark the cells that differ inside the grids; ignore the canvas around them."""
         changed, (row, column) = np.zeros(after.shape, bool), _corner(question)
         for canvas in (before, after):
             height, width = cropped(question, canvas).shape

@@ -131,7 +131,7 @@ class Views:
         return [np.take_along_axis(tokens, each, 1) for each in turned]
 
     def undo(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
-        """Return the boards from which `apply` made these."""
+        """Return the boards before `apply`."""
         cells, tokens = self.moves(views)
         if tokens is not None:
             boards = np.take_along_axis(tokens.argsort(1).astype(np.uint8), boards, 1)
