@@ -11,12 +11,10 @@ has the parts shared with the Sudoku builder.
 import sys
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dataset import sources
 from dataset.command_line import Parser, flag, integer
 from dataset.dihedral import NUM_VIEWS, all_views, view_keys
 from dataset.format.schema import LabelField
@@ -82,7 +80,7 @@ class MazeBuild(PuzzleBuild):
 
         return generate_mazes(min_length=self.options.min_length, **how)
 
-    def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
+    def parsed(self, rows: list[CsvRow]) -> tuple[Puzzles, dict[str, np.ndarray]]:
         """Turn rows into tokens; each has one S and one G, and its answer a shortest path."""
         questions = text_to_tokens([row.question for row in rows])
         answers = text_to_tokens([row.answer for row in rows])
@@ -90,14 +88,12 @@ class MazeBuild(PuzzleBuild):
         moves, least = np.full((2, len(rows)), -1, dtype=np.int64)
         moves[good], least[good], _ = rules.measure_paths(questions[good], answers[good])
         rated = [row.rating in (None, cells) for row, cells in zip(rows, moves + 1, strict=True)]
-        kept = {
+        return Puzzles(questions, answers, moves + 1), {
             "question: it must consist of '#', ' ', one 'S' and one 'G'": good,
             "answer: it must be the question with one path of 'o' from S to G": moves >= 0,
             "answer: its path is not a shortest one": moves == least,
             "rating: it must be the number of cells on the path, or empty": np.array(rated),
         }
-        sources.require_good_rows(path, rows, kept)
-        return Puzzles(questions, answers, moves + 1)
 
     def keys(self, questions: np.ndarray) -> list[bytes]:
         return view_keys(questions)

@@ -11,12 +11,10 @@ has the parts shared with the maze builder.
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dataset import sources
 from dataset.command_line import Parser, flag, integer
 from dataset.format.writing import Fields
 from dataset.puzzle_build import PuzzleBuild
@@ -88,20 +86,19 @@ class SudokuBuild(PuzzleBuild):
             **how,
         )
 
-    def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
+    def parsed(self, rows: list[CsvRow]) -> tuple[Puzzles, dict[str, np.ndarray]]:
         """Turn rows into digits. A puzzle may have several solutions: this is not checked."""
         questions = _digits([row.question for row in rows], self.size)
         answers = _digits([row.answer for row in rows], self.size)
         valid = f"answer: not every row, column and box holds 1 to {self.size} once"
         known = f"question: a cell is neither 1 to {self.size} nor {EMPTY_CELL_HELP}"
         kept = (questions == 0) | (questions == answers)
-        rules = {
+        ratings = np.array([row.rating for row in rows], dtype=np.int64)
+        return Puzzles(questions, answers, ratings), {
             known: (questions != _NO_DIGIT).all(axis=1),
             valid: are_valid_solutions(answers, self.size),
             "answer: it changes a digit of the question": kept.all(axis=1),
         }
-        sources.require_good_rows(path, rows, rules)
-        return Puzzles(questions, answers, np.array([row.rating for row in rows], dtype=np.int64))
 
     def keys(self, questions: np.ndarray) -> list[bytes]:
         return [question.tobytes() for question in questions]

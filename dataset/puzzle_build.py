@@ -87,8 +87,8 @@ class PuzzleBuild(ABC):
         return Puzzles(questions, answers, ratings), int(attempts[-1])
 
     @abstractmethod
-    def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
-        """Return rows as puzzles; raise DatasetError for the first wrong one."""
+    def parsed(self, rows: list[CsvRow]) -> tuple[Puzzles, dict[str, np.ndarray]]:
+        """Return rows as puzzles, and for each error message bool [N]: whether a row is right."""
 
     @abstractmethod
     def keys(self, questions: np.ndarray) -> list[bytes]:
@@ -287,7 +287,13 @@ class PuzzleBuild(ABC):
         """Read and check a CSV file; raise DatasetError with the file and the line."""
         rows, parts = sources.read_rows(path, self.size, needs_rating=self.needs_rating), []
         while some := list(islice(rows, _ROWS_AT_A_TIME)):
-            parts.append(self.checked(some, path))
+            puzzles, rules = self.parsed(some)
+            right = np.all([*rules.values()], axis=0)
+            if not right.all():
+                row = int(right.argmin())
+                broken = next(rule for rule, kept in rules.items() if not kept[row])
+                raise DatasetError(f"{path}: row {some[row].line}: {broken}")
+            parts.append(puzzles)
         if not parts:
             raise DatasetError(f"{path}: no puzzle below the header")
         return Puzzles(*map(np.concatenate, zip(*parts, strict=True)))

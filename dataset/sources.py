@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -162,19 +162,6 @@ def _lines(file: io.TextIOWrapper) -> Iterator[str]:
         if characters > _MAX_CHARACTERS:
             raise csv.Error(f"more than {_MAX_CHARACTERS} characters; split the file")
         yield line
-
-
-def require_good_rows(path: Path, rows: Sequence[CsvRow], rules: Mapping[str, np.ndarray]) -> None:
-    """Raise DatasetError for the first row that breaks a rule.
-
-    Args:
-        rules: for each rule its error message, and bool [N]: whether each row keeps it.
-    """
-    good = np.all(list(rules.values()), axis=0)
-    if not good.all():
-        row = int(good.argmin())
-        broken = next(rule for rule, kept in rules.items() if not kept[row])
-        raise DatasetError(f"{path}: row {rows[row].line}: {broken}")
 
 
 def subsample(puzzles: Puzzles, number: int | None, seed: int, stream: Stream) -> Puzzles:
