@@ -145,8 +145,7 @@ def _search(clues, allowed, layout, limit, randomize, state):
     Args:
         allowed: int64 [cells], the digits that each empty cell may have.
     Returns:
-        (solutions found, backtracks before the first solution or, without one, in all, first
-        solution). A backtrack takes a guessed digit back.
+        (solutions found, guesses taken back before the first solution or the end, first solution).
     """
     cells, board = len(clues), clues.copy()
     answer = board
