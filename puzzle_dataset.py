@@ -136,11 +136,11 @@ class PuzzleDataset:
     def kind(self) -> str | None:
         """The kind of the puzzles by name, as in dataset.json.
 
-        Published sets do not name it there. Theirs is the kind that can have as many cells and
-        tokens, or None if several or none can.
+        Published sets do not name it there. For them it is the only kind that can have this number
+        of cells and tokens, or None unless exactly one kind can.
 
         Raises:
-            DatasetError: the kind cannot have as many cells and tokens.
+            DatasetError: the kind cannot have this number of cells and tokens.
         """
         seq_len, vocab_size = self.metadata.seq_len, self.metadata.vocab_size
         if (name := self.metadata.kind) is None:
@@ -254,7 +254,7 @@ class TrainBatches:
 
 
 class EvalBatches:
-    """All rows of each set in order, in batches of fixed shape, with equal numbers on all ranks.
+    """All rows of each set in order, in batches of fixed shape; all ranks get equally many.
 
     Yields (set_name, batch, count, start): this rank's slice of the global batch with rows
     [start, start + count) of the set. The last batch is padded: inputs are pad_id, labels and
