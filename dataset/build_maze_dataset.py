@@ -4,19 +4,17 @@
     python dataset/build_maze_dataset.py --aug --output-dir data/maze-30x30-hard-1k-aug
     python dataset/build_maze_dataset.py --source generate --pixels --output-dir data/maze-new
 
-The first is the published command line. docs/data.md describes what is written, and
-`dataset.puzzle_build` has what it shares with the Sudoku builder.
+The first command is the published one. docs/data.md describes the files. `dataset.puzzle_build`
+has the parts shared with the Sudoku builder.
 """
 
 import sys
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dataset import sources
 from dataset.command_line import Parser, flag, integer
 from dataset.dihedral import NUM_VIEWS, all_views, view_keys
 from dataset.format.schema import LabelField
@@ -27,33 +25,33 @@ from dataset.puzzle_build import PuzzleBuild
 from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
 
 _PUBLISHED_SIZE, _PUBLISHED_MIN_LENGTH = 30, 109
-_MAX_SIZE = 362  # Python's csv module takes fields of 2**17 characters
+_MAX_SIZE = 362  # Fields of Python's csv module have at most 2**17 characters.
 
 
 class MazeBuild(PuzzleBuild):
-    """A maze data set. Questions and answers are tokens; a rating is the cells on the path."""
+    """A build of mazes. Questions and answers are tokens. A rating is the cells on the path."""
 
     kind, puzzle = "maze", "maze"
     csv_contents = (
-        f": question and answer row by row in the characters '{CHARACTERS}' (wall, free, start,"
-        " goal, path), rating the number of cells on the path or empty"
+        f"; question and answer are in the characters '{CHARACTERS}' (wall, free, start, goal,"
+        " path), row by row; rating is the number of cells on the path, or empty"
     )
     repository = "sapientinc/maze-30x30-hard-1k"
     output_dir = "data/maze-30x30-hard-1k"
     needs_rating = False
     own_flags = {
-        "--size": flag("rows, and columns, of a maze", integer(2, _MAX_SIZE), _PUBLISHED_SIZE),
+        "--size": flag("rows and columns of a maze", integer(2, _MAX_SIZE), _PUBLISHED_SIZE),
         "--aug": {
             "action": BooleanOptionalAction,
             "default": False,
-            "help": "write each training maze in its eight turned and mirrored views",
+            "help": "write all eight turned and mirrored views of each training maze",
         },
         "--pixels": {
             "action": "store_true",
-            "help": "also write the answers' colours, as the field `pixels`: 3 bytes for each cell",
+            "help": "also write the field `pixels`, the colours of the answers: 3 bytes a cell",
         },
         "--min-length": flag(
-            "fewest moves from start to goal of a generated maze"
+            "fewest moves from start to goal in a generated maze"
             f" (default at size {_PUBLISHED_SIZE}: {_PUBLISHED_MIN_LENGTH})",
             integer(1),
         ),
@@ -65,7 +63,7 @@ class MazeBuild(PuzzleBuild):
             if options.min_length is not None:
                 parser.error("--min-length is for --source generate")
             return
-        # A shortest path passes through at most three cells of every two by two.
+        # A shortest path has at most three cells in each 2 x 2 square.
         longest = 3 * ((options.size + 1) // 2) ** 2 - 1
         if options.min_length is None and options.size == _PUBLISHED_SIZE:
             options.min_length = _PUBLISHED_MIN_LENGTH
@@ -77,32 +75,30 @@ class MazeBuild(PuzzleBuild):
         return NUM_VIEWS if self.options.aug else 1
 
     def generate(self, **how: Any) -> Iterator[GeneratedPuzzle]:
-        # Imported here because it loads the compiler: only who generates waits for it.
+        # Imported here because it loads the slow compiler.
         from dataset.maze.generator import generate_mazes
 
         return generate_mazes(min_length=self.options.min_length, **how)
 
-    def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
-        """Turn rows into tokens: one S, one G, and an answer with a shortest path between them."""
+    def parsed(self, rows: list[CsvRow]) -> tuple[Puzzles, dict[str, np.ndarray]]:
+        """Turn rows into tokens; each has one S and one G, and its answer a shortest path."""
         questions = text_to_tokens([row.question for row in rows])
         answers = text_to_tokens([row.answer for row in rows])
         good = rules.are_mazes(questions)
         moves, least = np.full((2, len(rows)), -1, dtype=np.int64)
-        moves[good], least[good] = rules.path_lengths(questions[good], answers[good])
-        told = [row.rating in (None, cells) for row, cells in zip(rows, moves + 1, strict=True)]
-        kept = {
+        moves[good], least[good], _ = rules.measure_paths(questions[good], answers[good])
+        rated = [row.rating in (None, cells) for row, cells in zip(rows, moves + 1, strict=True)]
+        return Puzzles(questions, answers, moves + 1), {
             "question: it must consist of '#', ' ', one 'S' and one 'G'": good,
             "answer: it must be the question with one path of 'o' from S to G": moves >= 0,
             "answer: its path is not a shortest one": moves == least,
-            "rating: it must be the number of cells on the path, or nothing": np.array(told),
+            "rating: it must be the number of cells on the path, or empty": np.array(rated),
         }
-        sources.require_good_rows(path, rows, kept)
-        return Puzzles(questions, answers, moves + 1)
 
     def keys(self, questions: np.ndarray) -> list[bytes]:
         return view_keys(questions)
 
-    def more_like(self, puzzles: Puzzles) -> "MazeBuild":
+    def similar_build(self, puzzles: Puzzles) -> "MazeBuild":
         min_length = int(puzzles.ratings.min()) - 1
         return MazeBuild(Namespace(**vars(self.options) | {"min_length": min_length}))
 

@@ -4,33 +4,31 @@
         --subsample-size 1000 --num-aug 1000
     python dataset/build_sudoku_dataset.py --source generate --output-dir data/sudoku-new
 
-The first is the published command line. docs/data.md describes what is written, and
-`dataset.puzzle_build` has what it shares with the maze builder.
+The first command is the published one. docs/data.md describes the files. `dataset.puzzle_build`
+has the parts shared with the maze builder.
 """
 
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dataset import sources
 from dataset.command_line import Parser, flag, integer
 from dataset.format.writing import Fields
 from dataset.puzzle_build import PuzzleBuild
 from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
-from dataset.sudoku.rules import EMPTY_MARKS, EMPTY_SAID, EMPTY_TOKEN, are_valid_solutions
+from dataset.sudoku.rules import EMPTY_CELL_HELP, EMPTY_MARKS, EMPTY_TOKEN, are_valid_solutions
 from dataset.sudoku.symmetries import augment_sudoku
 
 _DEFAULT_CLUES = {4: (5, 10), 6: (12, 20), 9: (30, 40)}
-_FEWEST_CLUES = {4: 4, 6: 8, 9: 17}  # with fewer no puzzle has one solution; 9: arXiv:1201.0749
+_FEWEST_CLUES = {4: 4, 6: 8, 9: 17}  # No puzzle with fewer has one solution; 9: arXiv:1201.0749.
 _NO_DIGIT = 255
 
 
 class SudokuBuild(PuzzleBuild):
-    """A Sudoku data set. Questions and answers are digits here, 0 where empty."""
+    """A build of Sudokus. Questions and answers hold digits here; 0 is an empty cell."""
 
     kind, puzzle = "sudoku", "puzzle"
     repository = "sapientinc/sudoku-extreme"
@@ -38,26 +36,26 @@ class SudokuBuild(PuzzleBuild):
     needs_rating = True
     own_flags = {
         "--size": flag("rows of the grid", int, 9, choices=(4, 6, 9)),
-        "--num-aug": flag("images of each training puzzle beside the original", integer(0), 0),
+        "--num-aug": flag("random images to add to each training puzzle", integer(0), 0),
         "--min-difficulty": flag(
-            "leave out puzzles of a lower rating: the rating column of a file, or the backtracks of"
-            " the built-in solver (20 of a published file are about 100 of these)",
+            "drop puzzles with a lower rating: the rating column of a file, or the backtracks of"
+            " our solver for generated puzzles (20 in a published file is about 100 backtracks)",
             integer(0),
         ),
         "--min-clues": flag(
-            "fewest clues of generated puzzles without --min-difficulty (default: 5 at size 4, 12"
-            " at 6, 30 at 9)",
-            integer(1),
+            "fewest clues of generated puzzles (default: 5 at size 4, 12 at 6, 30 at 9)", integer(1)
         ),
-        "--max-clues": flag("most clues of generated puzzles (default: 10, 20, 40)", integer(1)),
+        "--max-clues": flag(
+            "most clues of generated puzzles (default: 10 at size 4, 20 at 6, 40 at 9)", integer(1)
+        ),
     }
 
     @staticmethod
     def complete(parser: Parser, options: Namespace) -> None:
-        is_asked = options.min_clues is not None or options.max_clues is not None
-        if is_asked and (options.source != "generate" or options.min_difficulty):
-            without = "--source generate without --min-difficulty"
-            parser.error(f"--min-clues and --max-clues are for {without}")
+        has_clues = options.min_clues is not None or options.max_clues is not None
+        if has_clues and (options.source != "generate" or options.min_difficulty):
+            accepted = "--source generate without --min-difficulty"
+            parser.error(f"--min-clues and --max-clues are for {accepted}")
         if options.source != "generate":
             return
         fewest, most = _FEWEST_CLUES[options.size], options.size**2 - 1
@@ -69,8 +67,8 @@ class SudokuBuild(PuzzleBuild):
         low, high = options.min_clues, options.max_clues
         if not (low <= high and fewest <= high <= most):
             parser.error(
-                f"--min-clues {low} and --max-clues {high}; accepted at size {options.size}: the"
-                f" second from {fewest} to {most}, the first not above it"
+                f"--min-clues {low} and --max-clues {high}; accepted at size {options.size}:"
+                f" --max-clues from {fewest} to {most}, --min-clues up to --max-clues"
             )
 
     @property
@@ -78,7 +76,7 @@ class SudokuBuild(PuzzleBuild):
         return 1 + self.options.num_aug
 
     def generate(self, **how: Any) -> Iterator[GeneratedPuzzle]:
-        # Imported here because it loads the compiler: only who generates waits for it.
+        # Imported here because it loads the slow compiler.
         from dataset.sudoku.generator import generate_puzzles
 
         return generate_puzzles(
@@ -88,31 +86,30 @@ class SudokuBuild(PuzzleBuild):
             **how,
         )
 
-    def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
-        """Turn rows into digits. Whether a puzzle has only one solution is not checked."""
+    def parsed(self, rows: list[CsvRow]) -> tuple[Puzzles, dict[str, np.ndarray]]:
+        """Turn rows into digits. A puzzle may have several solutions: this is not checked."""
         questions = _digits([row.question for row in rows], self.size)
         answers = _digits([row.answer for row in rows], self.size)
         valid = f"answer: not every row, column and box holds 1 to {self.size} once"
-        known = f"question: a cell is none of 1 to {self.size} and {EMPTY_SAID}"
+        known = f"question: a cell is neither 1 to {self.size} nor {EMPTY_CELL_HELP}"
         kept = (questions == 0) | (questions == answers)
-        rules = {
+        ratings = np.array([row.rating for row in rows], dtype=np.int64)
+        return Puzzles(questions, answers, ratings), {
             known: (questions != _NO_DIGIT).all(axis=1),
             valid: are_valid_solutions(answers, self.size),
             "answer: it changes a digit of the question": kept.all(axis=1),
         }
-        sources.require_good_rows(path, rows, rules)
-        return Puzzles(questions, answers, np.array([row.rating for row in rows], dtype=np.int64))
 
     def keys(self, questions: np.ndarray) -> list[bytes]:
         return [question.tobytes() for question in questions]
 
     def image_keys(self, puzzles: Puzzles) -> list[Any]:
-        from dataset.sudoku.generator import image_key  # It loads the compiler, as above.
+        from dataset.sudoku.generator import image_key  # It loads the compiler.
 
         pairs = zip(puzzles.questions, puzzles.answers, strict=True)
         return [image_key(question, answer, self.size) for question, answer in pairs]
 
-    def wanted(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
+    def filtered(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
         hard = puzzles
         if self.options.min_difficulty is not None:
             hard = puzzles.rows(puzzles.ratings >= self.options.min_difficulty)
@@ -129,6 +126,7 @@ class SudokuBuild(PuzzleBuild):
 
 
 def _digits(texts: list[str], size: int) -> np.ndarray:
+    """Return texts of equal length as uint8 [N, cells]: digits, 0 if empty, _NO_DIGIT otherwise."""
     table = np.full(256, _NO_DIGIT, dtype=np.uint8)
     table[list(EMPTY_MARKS.encode())] = 0
     table[ord("0") : ord("0") + size + 1] = np.arange(size + 1)

@@ -1,4 +1,4 @@
-"""What the builders' command lines have in common: flags, mistakes, exit codes."""
+"""The shared parts of the builders' command lines: flags, error messages, exit codes."""
 
 import argparse
 import difflib
@@ -13,17 +13,17 @@ from runtime.output import guard_output
 from runtime.text import shown
 
 Flags = Mapping[str, Mapping[str, Any]]
-"""By flag what `add_argument` takes."""
+"""The keyword arguments of `add_argument` by flag."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that answers a mistake with one line and exit code 2."""
+    """A parser that answers a mistake with a one-line error and exit code 2."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_CONFIG, f"error: {message} (--help lists the flags)\n")
 
     def parse_all(self, arguments: Sequence[str] | None) -> argparse.Namespace:
-        """Parse; an unknown argument is a mistake, answered with the nearest flag."""
+        """Parse all arguments; the error for an unknown one suggests the nearest flag."""
         options, unknown = self.parse_known_args(arguments)
         if unknown:
             flags = re.findall(r"--[a-z0-9-]+", self.format_usage())
@@ -33,20 +33,20 @@ class Parser(argparse.ArgumentParser):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence that offers the known name nearest to one, or ""."""
+    """Return "; nearest: NAME", the known name most like `name`, or "" if none is like it."""
     return "".join(f"; nearest: {one}" for one in difflib.get_close_matches(name, known, n=1))
 
 
 def flag(
     text: str, type: Callable[[str], Any] = str, default: Any = None, **more: Any
 ) -> Mapping[str, Any]:
-    """Return what `add_argument` takes of a flag with a value; `text` says what it is."""
-    said = "" if default is None else f" (default: {default})"
-    return {"help": text + said, "type": type, "default": default, **more}
+    """Return the arguments of `add_argument` for a flag with a value; `text` describes it."""
+    ending = "" if default is None else f" (default: {default})"
+    return {"help": text + ending, "type": type, "default": default, **more}
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
-    """Make the parser of a flag that accepts integers from `low` to `high`."""
+    """Return a parser of integers from `low` to `high` for a flag."""
     accepted = f"{low} or more" if high is None else f"{low} to {high}"
 
     def parse(text: str) -> int:
@@ -61,10 +61,8 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
 SEED = integer(0, 2**64 - 1)
 
 
-def given(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the flags, in the order of the parser, that decide about the bytes written: those with
-    a value. That of a switch is True.
-    """
+def given_flags(options: argparse.Namespace) -> dict[str, Any]:
+    """Return all flags that have a value (True for a switch), except --output-dir, in order."""
     return {
         f"--{name.replace('_', '-')}": value
         for name, value in vars(options).items()
@@ -72,13 +70,11 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def told(command: Callable[[], str]) -> int:
-    """Print what a command says of its work, or in a line on stderr what is wrong; return the exit
-    code.
-    """
+def run_build(build: Callable[[], str]) -> int:
+    """Run a build and return its exit code; print its summary, or one error line on stderr."""
     guard_output()
     try:
-        sys.stdout.write(command())
+        sys.stdout.write(build())
         return 0
     except KeyboardInterrupt:
         code, reason = EXIT_INTERRUPTED, "interrupted"

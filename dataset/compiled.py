@@ -1,9 +1,9 @@
-"""What the compiled kernels share: the decorator, and the mixing step of their random numbers.
+"""The decorator of all compiled kernels, and the mixing step of their random numbers.
 
-numba's cache notices changes of a function's own file only: a kernel would go on running with an
-outdated copy of what it takes from another file. So a file of kernels defines the constants that it
-freezes and calls no compiled function of another file but `mix`, which cannot change: built data
-sets depend on it. Whoever changes the decorator removes the cached `*.nbi` files.
+numba's cache notices changes in a function's own file only. A kernel that used another file would
+keep running with an outdated copy of it. So each file of kernels defines its own constants, and the
+only compiled function that it calls from another file is `mix`. `mix` cannot change, because built
+data sets depend on it. If you change the decorator, delete the cached `*.nbi` files.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,10 @@ import numpy as np
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile, keeping the result on disk unless there is no folder for it that can be written.
-
-    What is compiled runs without Python's lock, so that threads run side by side.
-    """
+    """Compile a function that releases Python's lock; cache it on disk if a folder is writable."""
     try:
         return numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # what numba raises when the installation and the home are read-only
+    except RuntimeError:  # numba raises it when the installation and the home are read-only
         return numba.njit(nogil=True)(function)
 
 

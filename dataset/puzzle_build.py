@@ -1,7 +1,7 @@
-"""What the Sudoku and the maze builder have in common: flags, sources, choice, writing, summary.
+"""The shared parts of the Sudoku and maze builders: flags, sources, selection, writing, summary.
 
 Each training puzzle makes one group: the original, then its augmentations. Every puzzle holds one
-example and has the identifier 0. The same command gives the same bytes, wherever they are written.
+example and has the identifier 0. The same command gives the same bytes in any output folder.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dataset import sources
-from dataset.command_line import SEED, Flags, Parser, flag, given, integer, told
+from dataset.command_line import SEED, Flags, Parser, flag, given_flags, integer, run_build
 from dataset.format.files import file_sha256, write_json
 from dataset.format.schema import BLANK_NAME, IDENTIFIERS_NAME
 from dataset.format.writing import Fields, atomic_build, write_manifest, write_puzzles
@@ -24,31 +24,33 @@ from runtime.errors import DatasetError
 from runtime.progress import bar
 from runtime.streams import Stream
 
-_DEFAULT_COUNT = 1000  # of generated training and test puzzles
+_DEFAULT_COUNT = 1000  # generated puzzles of each split
 _ROWS_AT_A_TIME = 16_384
 
 FoundPuzzles = tuple[dict[str, Puzzles], dict[str, str], dict[str, dict[str, Any]]]
-"""Puzzles by split, sha256 by name of each file they are from, and counts by split."""
+"""(puzzles by split, sha256 of each source file by name, counts by split)."""
 
 
 class PuzzleBuild(ABC):
-    """A build that the command line asks for; each kind of puzzle has its subclass.
+    """One build of a data set; each kind of puzzle has a subclass.
 
     Attributes:
-        options: the command line; of generated puzzles with the numbers filled in.
+        options: the parsed command line; with --source generate, missing numbers are filled in.
         size: rows of a puzzle.
     """
 
     kind: ClassVar[str]
     puzzle: ClassVar[str]
-    """What a puzzle is called; with an s, many."""
+    """The word for one puzzle; its plural ends in s."""
     csv_contents: ClassVar[str] = ""
+    """Help on the contents of the CSV files."""
     repository: ClassVar[str]
+    """The published data set on the hub."""
     output_dir: ClassVar[str]
-    """Those of the published data set."""
+    """The folder of the published data set."""
     needs_rating: ClassVar[bool]
     own_flags: ClassVar[Flags]
-    """Those that this kind alone has, and --size."""
+    """The flags of this kind alone, and --size."""
 
     def __init__(self, options: Namespace) -> None:
         self.options, self.size = options, int(options.size)
@@ -56,69 +58,73 @@ class PuzzleBuild(ABC):
     @staticmethod
     @abstractmethod
     def complete(parser: Parser, options: Namespace) -> None:
-        """Complete and check `own_flags`; `parser.error` says what is wrong."""
+        """Check `own_flags` and fill in their defaults; call `parser.error` for a mistake."""
 
     @property
     @abstractmethod
     def views(self) -> int:
-        """Examples that each training puzzle becomes."""
+        """The number of examples made from each training puzzle."""
 
     @abstractmethod
     def generate(self, **how: Any) -> Iterator[GeneratedPuzzle]:
-        """Yield new puzzles. `how` is the seed and the stream of their random draws, their size,
-        and `taken`, the keys of those so far, which are not made again; it grows.
+        """Yield new puzzles.
 
+        Args:
+            how: seed, stream and size, and `taken`: the keys of puzzles that must not be made
+                again. The keys of the new ones are added to it.
         Raises:
-            ConfigError: there are no more, or they are too hard to find.
+            ConfigError: there are no more puzzles, or they are too hard to find.
         """
 
-    def generated(
+    def generate_split(
         self, split: str, number: int, stream: Stream, taken: set[Any]
     ) -> tuple[Puzzles, int]:
-        """Generate `number` puzzles for a split; return them and the attempts made."""
+        """Generate `number` puzzles for a split; return them and the number of attempts."""
         how = {"seed": self.options.seed, "stream": stream, "size": self.size, "taken": taken}
         new = islice(self.generate(**how), number)
-        return sources.gathered(bar(new, f"generate {split}", f"{self.puzzle}s", total=number))
+        made = [*bar(new, f"generate {split}", f"{self.puzzle}s", total=number)]
+        questions, answers, ratings, attempts = map(np.array, zip(*made, strict=True))
+        return Puzzles(questions, answers, ratings), int(attempts[-1])
 
     @abstractmethod
-    def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
-        """Turn rows into puzzles; raise DatasetError for the first that is wrong."""
+    def parsed(self, rows: list[CsvRow]) -> tuple[Puzzles, dict[str, np.ndarray]]:
+        """Return rows as puzzles, and for each error message bool [N]: whether a row is right."""
 
     @abstractmethod
     def keys(self, questions: np.ndarray) -> list[bytes]:
-        """Return a key of each question, uint8 [N, cells], equal for what counts as the same."""
+        """Return a key for each question, uint8 [N, cells]; equal keys mean the same puzzle."""
 
     def image_keys(self, puzzles: Puzzles) -> list[Any]:
-        """Return a key of each puzzle, equal for what is the same to a model that learns views."""
+        """Return a key for each puzzle; all symmetric images of a puzzle have the same key."""
         return self.keys(puzzles.questions)
 
-    def more_like(self, puzzles: Puzzles) -> Self | None:
-        """Return a build that generates the kind of puzzles that these are; None: none does."""
+    def similar_build(self, puzzles: Puzzles) -> Self | None:
+        """Return a build that generates similar puzzles, or None if no generator can."""
         return None
 
-    def wanted(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
-        """Leave out what the flags do not want, and count it."""
+    def filtered(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
+        """Drop the puzzles excluded by the flags, and add their number to `counts`."""
         return puzzles
 
     @abstractmethod
     def statistics(self, puzzles: Puzzles) -> dict[str, Any]:
-        """Return numbers by name that the manifest gives for a split, to three digits."""
+        """Return the statistics of a split for the manifest, which rounds them to three digits."""
 
     @abstractmethod
     def examples(self, puzzles: Puzzles, views: int) -> tuple[np.ndarray, np.ndarray, Fields]:
-        """Return `views` inputs and labels of each puzzle, uint8 [examples, cells] tokens, the
-        original first, and their further labels.
+        """Return inputs and labels, uint8 [N * views, cells] tokens, and the label fields.
+
+        The `views` examples of a puzzle stand together, the original first.
         """
 
     @classmethod
     def main(cls, arguments: Sequence[str] | None = None) -> int:
-        """Build what the command line asks for; return the exit code."""
-        build = cls.parse(arguments)
-        return told(build.build)
+        """Parse the command line and build; return the exit code."""
+        return run_build(cls.parse(arguments).build)
 
     @classmethod
     def parse(cls, arguments: Sequence[str] | None = None) -> Self:
-        """Parse and check the command line; a mistake prints one line and exits with code 2."""
+        """Parse and check the command line; for a mistake, print one line and exit with code 2."""
         description = f"Build a {cls.kind} data set. Test puzzles are never augmented."
         program = f"build_{cls.kind}_dataset.py"
         parser = Parser(prog=program, description=description, allow_abbrev=False)
@@ -146,8 +152,8 @@ class PuzzleBuild(ABC):
                 f"folder to write (default with --source hf: {cls.output_dir})", Path
             ),
             "--source": flag(
-                "hf: a data set of the Hugging Face hub; generate: new puzzles; FOLDER: train.csv"
-                " and test.csv in it, or the same as .csv.gz if those are missing, with the columns"
+                "hf: a data set on the Hugging Face hub; generate: new puzzles; FOLDER: its"
+                " train.csv and test.csv, or else train.csv.gz and test.csv.gz, with the columns"
                 f" {','.join(sources.CSV_COLUMNS)}{cls.csv_contents}",
                 default="hf",
                 metavar="hf|generate|FOLDER",
@@ -157,32 +163,33 @@ class PuzzleBuild(ABC):
             "--subsample-size": flag(f"training puzzles, chosen at random {default}", number),
             "--test-size": flag(f"test puzzles {default}", number),
             "--selection-size": flag(
-                "also write the split selection: puzzles by which a checkpoint is chosen, training"
-                " ones that were left over, or else test ones, or else new mazes",
+                "also write this many puzzles as the split `selection`, for choosing a checkpoint:"
+                " unused training puzzles, or else unused test puzzles, or else new mazes",
                 number,
             ),
             **cls.own_flags,
-            "--seed": flag("of all random choices", SEED, 0),
+            "--seed": flag("seed of all random choices", SEED, 0),
         }
 
     def command(self) -> list[str]:
-        """The command for the manifest: the flags that decide about the bytes written."""
-        flags = given(self.options).items()
+        """Return the command for the manifest: the program and the flags that affect the bytes."""
+        flags = given_flags(self.options).items()
         texts = [name if value is True else f"{name}={value}" for name, value in flags]
         return [f"build_{self.kind}_dataset.py", *texts]
 
     def build(self) -> str:
-        """Build the data set in `options.output_dir`; return a line that says what was written.
+        """Build the data set in `options.output_dir`; return a summary line.
+
+        If it fails, the folder is unchanged.
 
         Raises:
-            DatasetError: a source is malformed, or the disk full.
-            ConfigError: not as many puzzles could be generated, or the folder may not be written.
-                It is always as it was then.
+            DatasetError: a source is malformed, or the disk is full.
+            ConfigError: too few puzzles could be generated, or the folder is not writable.
         """
-        source = None if self.options.source == "generate" else self._read()
+        source = None if self.options.source == "generate" else self._read_all()
         with atomic_build(self.options.output_dir) as directory:
-            # Generated in here, where it is known that DIR can be written: a search may take long.
-            puzzles, files, counts = source or self._generated()
+            # Generate only after the folder proved writable, because it may take long.
+            puzzles, files, counts = source or self._generate_all()
             for split, chosen in puzzles.items():
                 number, views = len(chosen.ratings), self.views if split == "train" else 1
                 counts[split] |= {"puzzles": number, "examples": number * views}
@@ -204,8 +211,8 @@ class PuzzleBuild(ABC):
             write_manifest(directory, command=command, seed=seed, sources=files, counts=counts)
         return self._summary(counts)
 
-    def _generated(self) -> FoundPuzzles:
-        """Generate the test puzzles first, so that they do not depend on how many train."""
+    def _generate_all(self) -> FoundPuzzles:
+        """Generate all splits, the test puzzles first: --subsample-size must not change them."""
         puzzles, counts, taken = {}, {}, set[Any]()
         for split, stream, number in (
             ("test", Stream.NEW_TEST, self.options.test_size),
@@ -214,12 +221,12 @@ class PuzzleBuild(ABC):
         ):
             if number is None:
                 continue
-            puzzles[split], attempts = self.generated(split, number, stream, taken)
+            puzzles[split], attempts = self.generate_split(split, number, stream, taken)
             counts[split] = {"attempts": attempts}
         return puzzles, {}, counts
 
-    def _read(self) -> FoundPuzzles:
-        """Read train and test files, and choose: no training puzzle is a test puzzle too."""
+    def _read_all(self) -> FoundPuzzles:
+        """Read and subsample both files; drop training puzzles that are also test puzzles."""
         options = self.options
         paths = sources.csv_paths(options.source, options.source_repo)
         puzzles = {split: self.read(path) for split, path in paths.items()}
@@ -233,7 +240,7 @@ class PuzzleBuild(ABC):
             ("train", Stream.SUBSAMPLE, options.subsample_size),
             ("test", Stream.TEST, options.test_size),
         ):
-            found[split] = self.wanted(puzzles[split], counts[split])
+            found[split] = self.filtered(puzzles[split], counts[split])
             if not len(found[split].ratings):
                 left = ", ".join(
                     f"{n} {name.replace('_', ' ')}" for name, n in counts[split].items()
@@ -249,11 +256,11 @@ class PuzzleBuild(ABC):
     def _selection(
         self, chosen: dict[str, Puzzles], found: dict[str, Puzzles]
     ) -> tuple[Puzzles, str]:
-        """Choose puzzles that are no images of the chosen ones, nor of each other, and say from
-        where: from those found for training, or else for the test, or else new ones.
+        """Return the selection puzzles and their source: unused training puzzles, or else unused
+        test puzzles, or else new ones. None is an image of a chosen puzzle or of another.
 
         Raises:
-            DatasetError: there are not as many.
+            DatasetError: there are too few.
         """
         number, seed, left = self.options.selection_size, self.options.seed, dict[str, int]()
         taken = {key for puzzles in chosen.values() for key in self.image_keys(puzzles)}
@@ -267,26 +274,32 @@ class PuzzleBuild(ABC):
                     if len(rows) == number:
                         return puzzles.rows(np.sort(rows)), split
             left[split] = len(rows)
-        if generator := self.more_like(chosen["train"]):
+        if generator := self.similar_build(chosen["train"]):
             stream = Stream.NEW_SELECTION
-            return generator.generated("selection", number, stream, taken)[0], "generator"
+            return generator.generate_split("selection", number, stream, taken)[0], "generator"
         raise DatasetError(
-            f"--selection-size {number}: beside the {self.puzzle}s chosen and their images there"
-            f" are {left['train']} for training and {left['test']} for the test; lower"
-            " --test-size, --subsample-size or --selection-size"
+            f"--selection-size {number}: only {left['train']} training {self.puzzle}s and"
+            f" {left['test']} test {self.puzzle}s are neither chosen nor an image of a chosen one;"
+            " lower --test-size, --subsample-size or --selection-size"
         )
 
     def read(self, path: Path) -> Puzzles:
         """Read and check a CSV file; raise DatasetError with the file and the line."""
         rows, parts = sources.read_rows(path, self.size, needs_rating=self.needs_rating), []
         while some := list(islice(rows, _ROWS_AT_A_TIME)):
-            parts.append(self.checked(some, path))
+            puzzles, rules = self.parsed(some)
+            right = np.all([*rules.values()], axis=0)
+            if not right.all():
+                row = int(right.argmin())
+                broken = next(rule for rule, kept in rules.items() if not kept[row])
+                raise DatasetError(f"{path}: row {some[row].line}: {broken}")
+            parts.append(puzzles)
         if not parts:
-            raise DatasetError(f"{path}: there is no puzzle below the header")
+            raise DatasetError(f"{path}: no puzzle below the header")
         return Puzzles(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _summary(self, counts: dict[str, dict[str, Any]]) -> str:
-        """Say what was written, where fewer puzzles exist than asked for, and what was dropped."""
+        """Return the line with the numbers of puzzles written, missing and dropped."""
         train, test, many = counts["train"], counts["test"], f"{self.puzzle}s"
         parts = [
             f"{self.options.output_dir}: {train['examples']:,} training examples of"
@@ -300,7 +313,7 @@ class PuzzleBuild(ABC):
             ("test", test["puzzles"], self.options.test_size),
         ):
             if asked is not None and found < asked:
-                parts.append(f"fewer {name} {many} than the {asked:,} asked for exist")
+                parts.append(f"fewer {name} {many} exist than the {asked:,} asked for")
         if dropped := train.get("dropped_as_in_test"):
-            parts.append(f"{dropped:,} training rows dropped that are test rows too")
+            parts.append(f"{dropped:,} training rows dropped because they are test rows too")
         return "; ".join(parts) + "\n"

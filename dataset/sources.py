@@ -1,7 +1,7 @@
-"""Where original puzzles come from: CSV files in a folder or on the Hugging Face hub, a generator.
+"""Readers of original puzzles from CSV files, in a folder or on the Hugging Face hub.
 
-The CSV files have the columns source, question, answer and rating; question and answer are square
-grids, one character per cell, row by row, in which spaces count.
+The CSV files have the columns source, question, answer and rating. Question and answer are square
+grids with one character per cell, row by row. Spaces count.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from runtime.text import many
 CSV_COLUMNS = ["source", "question", "answer", "rating"]
 
 _MAX_LINE = 2**18
-_MAX_CHARACTERS = 2**32  # Of a file: six times those of Sudoku-Extreme.
+_MAX_CHARACTERS = 2**32  # The limit of a whole file; Sudoku-Extreme has a sixth of it.
 
 
 class Puzzles(NamedTuple):
@@ -38,12 +38,12 @@ class Puzzles(NamedTuple):
     ratings: np.ndarray
 
     def rows(self, chosen: np.ndarray) -> "Puzzles":
-        """Keep the rows of an index or a mask."""
+        """Return the chosen rows; `chosen` is an index array or a mask."""
         return Puzzles(self.questions[chosen], self.answers[chosen], self.ratings[chosen])
 
 
 class GeneratedPuzzle(NamedTuple):
-    """A new puzzle, uint8 [cells] each, its rating, and the attempts made for it and all before."""
+    """A new puzzle, uint8 [cells], its rating, and the generator's number of attempts so far."""
 
     question: np.ndarray
     answer: np.ndarray
@@ -51,18 +51,13 @@ class GeneratedPuzzle(NamedTuple):
     attempts: int
 
 
-def gathered(made: Iterable[GeneratedPuzzle]) -> tuple[Puzzles, int]:
-    """Return new puzzles, one at least, and the attempts made for them."""
-    questions, answers, ratings, attempts = zip(*made, strict=True)
-    return Puzzles(*map(np.array, (questions, answers, ratings))), attempts[-1]
-
-
 def csv_paths(source: str, repository: str) -> dict[str, Path]:
-    """Find train.csv and test.csv (or .csv.gz) in a folder, or of "hf" on the hub; by split.
+    """Return train.csv and test.csv (or .csv.gz) by split: from the folder `source`, or, if it is
+    "hf", downloaded from `repository` on the hub.
 
     Raises:
-        DatasetError: a file is missing or cannot be downloaded, or huggingface_hub is not there.
-        ConfigError: the cache may not be written.
+        DatasetError: a file is missing or cannot be downloaded, or huggingface_hub is missing.
+        ConfigError: the download cache is not writable.
     """
     if source == "hf":
         return _hub_paths(repository)
@@ -78,30 +73,30 @@ def csv_paths(source: str, repository: str) -> dict[str, Path]:
 
 
 def _hub_paths(repository: str) -> dict[str, Path]:
-    elsewhere = "or use --source generate, or --source FOLDER with train.csv and test.csv"
+    alternative = "or use --source generate, or --source FOLDER with train.csv and test.csv"
     try:
         from huggingface_hub import hf_hub_download  # pyright: ignore[reportMissingImports]
     except ImportError:
         install = "pip install huggingface_hub (the extra `data`)"
-        raise DatasetError(f"--source hf needs huggingface_hub: {install}, {elsewhere}") from None
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it announces every new attempt
+        raise DatasetError(f"--source hf needs huggingface_hub: {install}, {alternative}") from None
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # It warns at every retry.
     paths = {}
     for split in ("train", "test"):
         try:
             path = hf_hub_download(repository, f"{split}.csv", repo_type="dataset")
-        except Exception as error:  # its own errors, its HTTP library's, and the system's
+        except Exception as error:  # Its own errors, its HTTP library's, and the system's.
             if isinstance(error, OSError) and error.errno in REFUSALS:
-                said = f"the cache of downloads cannot be written: {error.strerror}"
-                raise ConfigError(f"{error.filename}: {said}") from None
+                problem = f"the download cache cannot be written: {error.strerror}"
+                raise ConfigError(f"{error.filename}: {problem}") from None
             reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
             problem = f"{split}.csv of {repository} cannot be downloaded ({reason})"
-            raise DatasetError(f"{problem}; try again, {elsewhere}") from error
+            raise DatasetError(f"{problem}; try again, {alternative}") from error
         paths[split] = Path(path)
     return paths
 
 
 class CsvRow(NamedTuple):
-    """A row, the number of its (last) line, and its rating, None where the field is empty."""
+    """A row of a CSV file; `line` is the number of its last line, `rating` None if left empty."""
 
     line: int
     question: str
@@ -113,28 +108,36 @@ def read_rows(path: Path, size: int, *, needs_rating: bool) -> Iterator[CsvRow]:
     """Yield the rows of a CSV file, gzipped if its name ends in .gz; empty lines are skipped.
 
     Args:
-        size: rows of the grid, so that question and answer have size * size characters.
+        size: rows of the grid; question and answer have size * size characters.
     Raises:
-        DatasetError: the file cannot be read, is larger than 4 GiB when unpacked, has no header, or
-            a row has other fields. The message names the file and the line.
+        DatasetError: the file cannot be read, unpacks to more than 4 GiB or has no header, or the
+            fields of a row are wrong. The message names the file and the line.
     """
     for line, row in _rows(path):
-        if problem := _field_problem(row, size, needs_rating):
-            raise DatasetError(f"{path}: row {line}: {problem}")
+        where = f"{path}: row {line}"
+        if len(row) != len(CSV_COLUMNS):
+            columns = f"{len(CSV_COLUMNS)} ({','.join(CSV_COLUMNS)})"
+            raise DatasetError(f"{where}: {many(len(row), 'field')}; accepted: {columns}")
         _, question, answer, rating = row
-        number = int(rating.strip()) if rating.strip() else None
-        yield CsvRow(line, question, answer, number)
+        for name, text in (("question", question), ("answer", answer)):
+            if len(text) != size * size:
+                problem = f"{name} has {len(text)} characters"
+                raise DatasetError(f"{where}: {problem}; accepted: {size * size} (--size {size})")
+        number = rating.strip()
+        if (number or needs_rating) and not re.fullmatch(r"[+-]?[0-9]{1,18}", number, re.ASCII):
+            raise DatasetError(f"{where}: rating is {rating[:40]!r}; accepted: an integer")
+        yield CsvRow(line, question, answer, int(number) if number else None)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows below the header, and the number of their (last) lines."""
+    """Yield each row below the header with the number of its last line."""
     line = 0
     try:
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(open_regular(path))
             if path.suffix == ".gz":
                 file = opened.enter_context(gzip.GzipFile(fileobj=file))
-            # Bytes that are not UTF-8 become surrogates: harmless in `source`, elsewhere refused.
+            # Bytes that are not UTF-8 become surrogates: harmless in `source`, refused elsewhere.
             text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
             rows = csv.reader(_lines(opened.enter_context(text)))
             if (header := next(rows, [])) != CSV_COLUMNS:
@@ -150,6 +153,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _lines(file: io.TextIOWrapper) -> Iterator[str]:
+    """Yield the lines of a file; raise csv.Error if a line or the file is too long."""
     characters = 0
     while line := file.readline(_MAX_LINE):
         if len(line) == _MAX_LINE and not line.endswith("\n"):
@@ -160,32 +164,8 @@ def _lines(file: io.TextIOWrapper) -> Iterator[str]:
         yield line
 
 
-def _field_problem(row: list[str], size: int, needs_rating: bool) -> str | None:
-    if len(row) != len(CSV_COLUMNS):
-        return f"{many(len(row), 'field')}; accepted: {len(CSV_COLUMNS)} ({','.join(CSV_COLUMNS)})"
-    _, question, answer, rating = row
-    for name, text in (("question", question), ("answer", answer)):
-        if len(text) != size * size:
-            return f"{name} has {len(text)} characters; accepted: {size * size} (--size {size})"
-    is_missing = not needs_rating and not rating.strip()
-    if not is_missing and not re.fullmatch(r"[+-]?[0-9]{1,18}", rating.strip(), re.ASCII):
-        return f"rating is {rating[:40]!r}; accepted: an integer"
-    return None
-
-
-def require_good_rows(path: Path, rows: Sequence[CsvRow], rules: Mapping[str, np.ndarray]) -> None:
-    """Raise DatasetError unless all rows keep all rules, bool [N] by what they say; names the first
-    row that does not.
-    """
-    good = np.all(list(rules.values()), axis=0)
-    if not good.all():
-        row = int(good.argmin())
-        broken = next(rule for rule, kept in rules.items() if not kept[row])
-        raise DatasetError(f"{path}: row {rows[row].line}: {broken}")
-
-
 def subsample(puzzles: Puzzles, number: int | None, seed: int, stream: Stream) -> Puzzles:
-    """Choose `number` puzzles at random without replacement, in their order; None: keep all."""
+    """Return `number` puzzles drawn at random, in their old order; all if `number` is None."""
     count = len(puzzles.ratings)
     if number is None or number >= count:
         return puzzles

@@ -1,1 +1,1 @@
-"""ARC: tasks, augmentation, augmentation on the fly."""
+"""ARC: tasks, augmentations, and lazy sets, which are augmented when they are read."""

@@ -1,7 +1,7 @@
-"""Symmetries of ARC tasks, their names, and the random draws of them.
+"""Augmentations of ARC tasks: how they change a grid, how they are named, how they are drawn.
 
-An augmentation permutes the colours 1 to 9 and then turns or mirrors the grid. It is named
-TASK|||t3|||0192837465: the task, the view (0 to 7), and the new colour of each old one.
+An augmentation permutes the colours 1 to 9 and then turns or mirrors the grid. Its name is
+TASK|||t3|||0192837465: the task, the view (0 to 7), and the new colour of each old colour.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _TRIES_PER_AUGMENTATION = 5
 
 
 def augment_grid(grid: np.ndarray, view: int, colours: np.ndarray) -> np.ndarray:
-    """Recolour a grid, uint8 [h, w] of 0 to 9, as new = colours[old]; then turn or mirror it."""
+    """Recolour a grid, uint8 [h, w] of 0 to 9, by new = colours[old]; then turn or mirror it."""
     return dihedral_view(colours[grid], view)
 
 
@@ -39,46 +39,45 @@ def undo_grid(grid: np.ndarray, view: int, colours: np.ndarray) -> np.ndarray:
 
 
 def format_identifier(task: str, view: int, colours: np.ndarray) -> str:
-    """Name an augmentation, as TASK|||t3|||0192837465; colours is a permutation that keeps 0."""
+    """Return the name of an augmentation: TASK|||t3|||0192837465. `colours` must keep 0."""
     digits = (np.asarray(colours, np.uint8) + ord("0")).tobytes().decode("ascii")
     return f"{task}{_SEPARATOR}t{view}{_SEPARATOR}{digits}"
 
 
 def parse_identifier(name: str) -> tuple[str, int, np.ndarray]:
-    """Read the name of an augmentation, also in the older form TASK_t3_0192837465; TASK alone has
-    view 0 and the colours as they are.
+    """Parse the name of an augmentation; return (task, view, colours uint8 [10]).
 
-    Returns:
-        (task, view, colours uint8 [10]).
+    The older form TASK_t3_0192837465 is accepted too. TASK alone has view 0 and unchanged colours.
+
     Raises:
-        ValueError: the view or the colours are none.
+        ValueError: the view or the colours are invalid.
     """
     match = _NAME.fullmatch(name) or _OLDER_NAME.fullmatch(name)
     task, view, digits = match.groups() if match else (name, "0", "0123456789")
     is_known = view in "01234567" and digits[0] == "0" and sorted(digits) == sorted("0123456789")
     if not task or _SEPARATOR in task or not is_known:
-        accepted = "TASK, or TASK|||t3|||DIGITS: t0 to t7, and 0 with 1 to 9 in any order behind it"
-        raise ValueError(f"{name!r} is no name of a puzzle; accepted: {accepted}")
+        accepted = "TASK, or TASK|||t3|||DIGITS: t0 to t7, and 0 followed by 1 to 9 in any order"
+        raise ValueError(f"{name!r} is not the name of a puzzle; accepted: {accepted}")
     return task, int(view), np.frombuffer(digits.encode(), np.uint8) - ord("0")
 
 
 Pair = tuple[np.ndarray, np.ndarray | None]
-"""Input and output grid, uint8 [h, w] of 0 to 9; None is an output that is not known."""
+"""Input and output grid, uint8 [h, w] of 0 to 9; an unknown output is None."""
 
 
 def pair_key(pair: Pair, view: int = 0) -> bytes:
-    """Return both grids of a pair in a view, each behind its sides, which are 100 or more."""
+    """Return a key of a pair in a view: for each grid its sides, plus 100, and its colours."""
     unknown = np.empty((0, 0), np.uint8)
     grids = [unknown if grid is None else dihedral_view(grid, view) for grid in pair]
     return b"".join(bytes(100 + side for side in grid.shape) + grid.tobytes() for grid in grids)
 
 
 def draw_augmentations(task: str, pairs: Sequence[Pair], num_aug: int, seed: int) -> np.ndarray:
-    """Draw views and colours that make different puzzles of a task, the original being the first.
+    """Draw `num_aug` different augmentations of a task, uniformly; the original comes first.
 
-    They are drawn uniformly and in turn; one that leads to pairs had before, in whatever order, is
-    dropped. After 5 * num_aug draws there may be fewer than asked for. They depend on the seed, the
-    name and the pairs, so that a task has the same ones in every data set.
+    A draw that repeats the pairs of an earlier one, in any order, is dropped. After 5 * num_aug
+    draws the list ends, even if it is short. It depends only on the seed, the name and the pairs:
+    a task has the same augmentations in every data set.
 
     Returns:
         uint8 [1 + found, 10]: the view, then the new colours of 1 to 9.
@@ -89,7 +88,7 @@ def draw_augmentations(task: str, pairs: Sequence[Pair], num_aug: int, seed: int
     words = random_words(seed, Stream.ARC_AUGMENTATION, (0, 0, number, 0), tries - 1)
     choices = (words % np.uint64(NUM_VIEWS * factorial(9))).astype(np.int64)
     drawn = np.empty((tries, ARC_NUM_COLOURS), dtype=np.uint8)
-    drawn[0] = IDENTITY  # View 0, and 1 to 9 as they are.
+    drawn[0] = IDENTITY  # View 0, and colours 1 to 9 unchanged.
     drawn[1:, 0], orders = np.divmod(choices, factorial(9))
     drawn[1:, 1:] = _colour_orders()[orders]
     no_colours = bytes(range(ARC_NUM_COLOURS, 256))

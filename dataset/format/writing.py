@@ -1,4 +1,4 @@
-"""Write data sets, and put them in place in one step when they are complete."""
+"""Writing data sets, and moving them into place in one step when they are complete."""
 
 import contextlib
 import shutil
@@ -22,21 +22,22 @@ from runtime.errors import REFUSALS, ConfigError, DatasetError
 
 _IDS: dict[str, Any] = dict.fromkeys(("pad_id", "ignore_label_id", "blank_identifier_id"), 0)
 Fields = Mapping[str, tuple[LabelField, np.ndarray]]
-"""Further labels by name, as they are declared and uint8 [puzzles, seq_len, ...]."""
+"""Label fields by name: the declaration, and the values, uint8 [puzzles, seq_len, ...]."""
 _DTYPES = {"inputs": np.uint8, "labels": np.uint8, RATINGS: np.int64}
 
 
 def write_split(
     split_dir: Path, metadata: PuzzleDatasetMetadata, sets: Mapping[str, PuzzleSet]
 ) -> None:
-    """Write one split, DIR/train or DIR/test: inputs, labels and fields as uint8, ratings as int64,
-    the rest as int32. Whether the arrays agree with `metadata` is seen when they are read.
+    """Write one split, DIR/train or DIR/test.
+
+    Inputs, labels and fields become uint8, ratings int64, the rest int32. The arrays are not
+    compared with `metadata` before they are read.
 
     Args:
-        sets: the arrays by the names in `metadata.sets`; of lazy ones all but the augmentations is
-            written.
+        sets: the arrays by the names in `metadata.sets`; lazy sets' augmentations are not written.
     Raises:
-        DatasetError: the arrays do not fit their dtypes.
+        DatasetError: a value does not fit its dtype.
     """
     split_dir.mkdir(parents=True, exist_ok=True)
     for name in metadata.sets:
@@ -61,13 +62,13 @@ def write_puzzles(
     ratings: np.ndarray | None = None,
     kind: str | None = None,
 ) -> None:
-    """Write a split of puzzles that hold one example each and have no embedding of their own.
+    """Write a split of puzzles with one example each and the same identifier.
 
     Args:
-        inputs, labels: integer [puzzles, seq_len]; 0 is padding, and ignored.
-        views: puzzles of a group, which stand together, the original first.
-        ratings: how hard each original is, integer [puzzles / views]; None: not known.
-        kind: of the puzzles, a name of `dataset.kinds.KINDS`.
+        inputs, labels: integer [puzzles, seq_len]; 0 is padding, and is ignored.
+        views: puzzles of each group; they stand together, the original first.
+        ratings: the difficulty of each original, integer [puzzles / views], or None if unknown.
+        kind: the kind of puzzles, a name in `dataset.kinds.KINDS`.
     """
     (num_puzzles, seq_len), further = inputs.shape, fields or {}
     starts = np.arange(num_puzzles + 1)
@@ -104,12 +105,12 @@ def write_manifest(
     sources: Mapping[str, str],
     counts: Mapping[str, Any],
 ) -> None:
-    """Write DIR/manifest.json, last of all files: how the set was built, and what it consists of.
+    """Write DIR/manifest.json, the last file of a build: its command, sources, counts and files.
 
     Args:
-        command: what was asked for, without the output folder if the bytes shall not depend on it.
-        sources: sha256 by name of each input file.
-        counts: what was read, dropped and written.
+        command: the command, without the output folder if the bytes must not depend on it.
+        sources: sha256 of each input file by name.
+        counts: numbers of puzzles read, dropped and written.
     """
     written = [path for path in sorted(directory.rglob("*")) if path.is_file()]
     manifest = {
@@ -125,15 +126,15 @@ def write_manifest(
 
 @contextlib.contextmanager
 def atomic_build(output_dir: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `output_dir` that takes its place when the block succeeds.
+    """Yield a temporary folder beside `output_dir` that replaces it when the block succeeds.
 
-    A build that is killed leaves the old data set or the new one, never a mix. Whoever has the old
-    set open keeps reading the old files. The next build removes what killed ones have left.
+    A killed build leaves the old data set or the new one, never a mix. Readers of the old set keep
+    its files. The next build removes the leftovers of killed ones.
 
     Raises:
-        DatasetError: `output_dir` is a file, or a folder that holds something else than a data set;
-            nothing is touched then. Or the disk fails.
-        ConfigError: the folder may not be written.
+        DatasetError: `output_dir` is a file or a folder with something other than a data set, which
+            is left alone; or the disk fails.
+        ConfigError: the folder is not writable.
     """
     output = Path(output_dir).resolve()
     try:
@@ -147,7 +148,7 @@ def atomic_build(output_dir: Path) -> Iterator[Path]:
                 _require_replaceable(output)
                 files.swap_into_place(temporary, output)
             finally:
-                # Holds the half-built set after an error, the old set after an exchange, or none.
+                # After an error it holds the unfinished set, after an exchange the old one.
                 shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         kind = ConfigError if error.errno in REFUSALS else DatasetError
@@ -161,4 +162,4 @@ def _require_replaceable(output: Path) -> None:
         raise DatasetError(f"{output}: exists and is not a folder")
     marks = (f"train/{METADATA_NAME}", f"test/{METADATA_NAME}", MANIFEST_NAME)
     if any(output.iterdir()) and not any((output / mark).is_file() for mark in marks):
-        raise DatasetError(f"{output}: exists and is not a data set; refusing to replace it")
+        raise DatasetError(f"{output}: exists and is not a data set; choose another folder")

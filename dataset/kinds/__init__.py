@@ -1,4 +1,4 @@
-"""The names of what belongs to a kind of puzzles: its object, rules, evaluator and builder."""
+"""The registries of kinds of puzzles, of evaluators and of builders."""
 
 import shlex
 from collections.abc import Mapping
@@ -18,23 +18,21 @@ from runtime.schema import Schema
 
 
 class KindConfig(Schema):
-    """A kind of puzzles; it has no settings."""
+    """The configuration of a kind of puzzles, without settings."""
 
 
 class KindRegistry(Registry):
-    """The kinds of puzzles. Behind each name stands an instance of `dataset.kinds.base.Kind`, whose
-    `name` in lower case is the name here.
-    """
+    """The kinds of puzzles: instances of `dataset.kinds.base.Kind`, registered under their keys."""
 
     def load(self, name: str) -> Any:
-        """Import and return the kind of this name.
+        """Import and return the kind with this name.
 
         Raises:
-            ConfigError: it cannot be imported, is no instance, or has another name.
+            ConfigError: it cannot be imported, is not an instance, or has another name.
         """
         kind = super().load(name)
         if isinstance(kind, type) or getattr(kind, "name", "").lower() != name:
-            expected = "register an instance of your class, under its name in lower case"
+            expected = "register an instance of your class under its name in lower case"
             raise ConfigError(f"the kind of puzzles {name!r} is {kind!r}; {expected}")
         return kind
 
@@ -45,7 +43,7 @@ for _name in ("sudoku", "maze", "arc"):
 
 
 class EvaluatorConfig(Schema):
-    """An evaluator and its settings; without any it stands in a configuration as its name."""
+    """An evaluator and its settings; without settings, a configuration holds just its name."""
 
     name: str
 
@@ -55,8 +53,9 @@ class EvaluatorConfig(Schema):
 
 
 EVALUATORS = Registry("evaluator", EvaluatorConfig)
-"""Behind each name stands a class that takes its settings and a `PuzzleDataset`, and is an
-`evaluation.evaluators.base.Evaluator`. Its schema is an `EvaluatorConfig`.
+"""The subclasses of `evaluation.evaluators.base.Evaluator`; their schemas are `EvaluatorConfig`s.
+
+They are called with their settings and a `PuzzleDataset`.
 """
 for _name in ("arc", "sudoku", "maze"):
     _class = f"{_name.capitalize()}Evaluator"
@@ -64,7 +63,7 @@ for _name in ("arc", "sudoku", "maze"):
 
 
 def _with_settings(value: object) -> object:
-    """Take a name for an evaluator without settings, and the published name for ours."""
+    """Accept a plain name as an evaluator without settings, and `arc@ARC` as `arc`."""
     if isinstance(value, str):
         value = {"name": value}
     if isinstance(value, Mapping) and value.get("name") == "arc@ARC":
@@ -81,22 +80,20 @@ def _require_closed_quotes(flags: str) -> str:
 
 
 class BuilderConfig(Schema):
-    """Who builds a data set, and how."""
+    """The builder of a data set and its settings."""
 
     name: str
 
 
 class FlagsConfig(BuilderConfig):
-    """One of our builders, which has a command line of its own: dataset/build_NAME_dataset.py."""
+    """One of our builders, with the command line dataset/build_NAME_dataset.py."""
 
     flags: Annotated[str, AfterValidator(_require_closed_quotes)] = ""
-    """its flags, but for --output-dir"""
+    """flags of its command line, without --output-dir"""
 
 
 BUILDERS = Registry("builder", BuilderConfig)
-"""Behind each name stands a function that takes its settings and the folder to write, a Path. Its
-schema is a `BuilderConfig`.
-"""
+"""Functions that are called with their settings, a `BuilderConfig`, and the folder to write."""
 AnyBuilder = Annotated[BuilderConfig, BUILDERS]
 
 
@@ -114,4 +111,4 @@ FIELDS_WRITTEN_BY = {
     "pixels": "dataset/build_maze_dataset.py --pixels writes it, dataset/build_arc_dataset.py "
     "without --materialize declares it: build the set again",
 }
-"""How the label fields of our builders come into a data set, by their names."""
+"""How to get each label field of our builders into a data set."""

@@ -1,4 +1,4 @@
-"""ARC: a grid of colours on a canvas, as the demonstrations of its task ask for it."""
+"""The kind `arc`: grids of colours on a canvas, and reading ARC tasks as puzzles."""
 
 from collections.abc import Sequence
 from math import isqrt
@@ -17,7 +17,7 @@ from runtime.text import many
 
 
 class ArcKind(Kind):
-    """By the right output, where it is known: as the votes have it, the cropped grids are equal."""
+    """ARC grids. An answer is right if its cropped grid equals the target's, as in the votes."""
 
     name = "ARC"
     is_named = True
@@ -34,7 +34,7 @@ class ArcKind(Kind):
     def seen(
         self, puzzle: Puzzle, grid: np.ndarray, values: np.ndarray | None = None
     ) -> np.ndarray:
-        """Cut the grid of colours out of its canvas, and undo the augmentation."""
+        """Return the grid of colours cut out of its canvas, with the augmentation undone."""
         view, colours = 0, IDENTITY
         if puzzle.name:
             _, view, colours = parse_identifier(puzzle.name)
@@ -47,19 +47,19 @@ class ArcKind(Kind):
         )
 
     def answer_sizes(self, labels: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the cells of the grids."""
+        """Return the number of cells of each grid."""
         return {"grid_cells": (labels >= ARC_FIRST_COLOUR_TOKEN).sum(axis=1)}
 
     def wrong(
         self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None
     ) -> np.ndarray:
-        """Mark what differs from the target where that has a label; without one nothing."""
+        """Mark the cells that differ from their label; without a target, mark nothing."""
         if target is None:
             return np.zeros(answer.shape, bool)
         return (target > 0) & (answer != target)
 
     def changed(self, question: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-        """Mark them in the grids alone: nothing is asked of the canvas around these."""
+        """Mark the cells that differ inside the grids; ignore the canvas around them."""
         changed, (row, column) = np.zeros(after.shape, bool), _corner(question)
         for canvas in (before, after):
             height, width = cropped(question, canvas).shape
@@ -71,7 +71,7 @@ class ArcKind(Kind):
         given = cropped(question, answer)
         shape = f"a grid of {given.shape[0]} x {given.shape[1]} cells"
         if target is None:
-            return Verdict(None, f"{shape}; the right one is not known")
+            return Verdict(None, f"{shape}; the right one is unknown")
         if np.array_equal(given, cropped(question, target)):
             return Verdict(True, f"{shape}, the right one")
         differ = int(self.wrong(question, answer, target).sum())
@@ -82,8 +82,9 @@ ARC = ArcKind()
 
 
 def cropped(question: np.ndarray, canvas: np.ndarray) -> np.ndarray:
-    """Return the grid of colours, uint8 [h, w], that lies on a canvas where the question's does: in
-    training data that may be anywhere.
+    """Return the grid of colours, uint8 [h, w], at the corner of the question's grid on a canvas.
+
+    In training data this corner may be anywhere.
     """
     row, column = _corner(question)
     moved = np.zeros_like(canvas)
@@ -93,16 +94,16 @@ def cropped(question: np.ndarray, canvas: np.ndarray) -> np.ndarray:
 
 
 def _corner(question: np.ndarray) -> tuple[int, int]:
-    """Return the row and the column at which the question's grid begins."""
+    """Return the row and the column of the top left cell of the question's grid."""
     row, column = (int((question > 0).any(axis).argmax()) for axis in (1, 0))
     return row, column
 
 
 def arc_puzzles(task: Task, identifiers: Sequence[str] | None) -> list[Puzzle]:
-    """Return the test inputs of a task.
+    """Return the test inputs of a task as puzzles.
 
     Args:
-        identifiers: names of the puzzles that a model knows; None: it has no puzzle embedding.
+        identifiers: names of the model's puzzles; None if it has no puzzle embedding.
     Raises:
         DatasetError: the task is not among them.
     """
@@ -110,8 +111,8 @@ def arc_puzzles(task: Task, identifiers: Sequence[str] | None) -> list[Puzzle]:
     if identifiers is not None:
         if task.name not in identifiers:
             raise DatasetError(
-                f"{task.source}: the model has not seen task {task.name} in training, and knows a "
-                "task by its puzzle embedding only"
+                f"{task.source}: the model has not seen task {task.name} in training, and can only"
+                " solve tasks for which it learned a puzzle embedding"
             )
         identifier = identifiers.index(task.name)
     return [
@@ -127,10 +128,10 @@ def arc_puzzles(task: Task, identifiers: Sequence[str] | None) -> list[Puzzle]:
 
 
 def read_arc_task(path: Path) -> Task:
-    """Read a task's JSON file, which has its name; test outputs may be missing.
+    """Read a task from TASK.json; test outputs may be missing.
 
     Raises:
-        DatasetError: it is none; names the place.
+        DatasetError: the file is not a valid task; the message names the place.
     """
     content = read_json(path)
     return parse_task(path.stem, content, str(path), is_evaluation=True, outputs_may_lack=True)

@@ -1,8 +1,8 @@
-"""What belongs to a kind of puzzles, and a puzzle as people give and judge it. Imports no torch.
+"""The base class of kinds of puzzles, the look of their boards, and a puzzle. Imports no torch.
 
-A grid is a square array: of a Sudoku digits (0 where empty), of a maze tokens, of an ARC puzzle the
-tokens of its canvas, in which the grid of colours lies in a corner. Each kind is one file, which
-`dataset.kinds.KINDS` names.
+A grid is a square array. For a Sudoku it holds digits (0 is an empty cell), for a maze tokens, and
+for ARC the tokens of the whole canvas, with the grid of colours in one corner. Each kind has its
+own file, registered in `dataset.kinds.KINDS`.
 """
 
 from collections.abc import Iterable
@@ -26,13 +26,13 @@ class TokenLook:
     """How one token looks.
 
     Attributes:
-        text: its character where a puzzle is written as text.
-        fill: colour of its cell, #RRGGBB; "": that of the paper.
-        letter: what is written on the filled cell.
-        style: its cell in a terminal, numbers of an ANSI escape; "": as `fill` is.
-        keys: keys that type it; the first stands for it in a typed puzzle.
-        once: it stands once on a board, and where the puzzle has it, whatever is answered.
-        drawn: models draw it: paler where they are less sure, and another colour where it is new.
+        text: its character in a puzzle written as text.
+        fill: colour of its cell, #RRGGBB; "" for the background colour.
+        letter: the letter written on the filled cell.
+        style: style of its cell in a terminal, as numbers of an ANSI escape; "" to use `fill`.
+        keys: keys that type it; the first one represents it in a typed puzzle.
+        once: each board has one; answers always show it where the puzzle has it.
+        drawn: models draw it: paler if they are less sure, and in another colour if it is new.
     """
 
     token: int
@@ -48,20 +48,19 @@ class TokenLook:
 
 @dataclass(frozen=True)
 class BoardLook:
-    """How the boards of one kind and size look; `dataclasses.asdict` makes JSON of it for a page.
+    """How the boards of one kind and size look; pages get it as JSON, by `dataclasses.asdict`.
 
     Attributes:
-        tokens: those that are drawn, in the order of a keypad.
-        cells: "written": paper with the token's text, in colours that say what happened to it;
-            candidates stand small in the corners. "filled": in the token's colour, which may be
-            mixed with others. "coloured": in the token's colour alone, which means something: the
-            cell is smaller where a model is less sure.
+        tokens: the tokens to draw, in the order of a keypad.
+        cells: "written": the token's text on plain paper, coloured by its status, with small
+            candidates in the corners. "filled": the token's colour, possibly mixed with others.
+            "coloured": the token's pure colour; the cell is smaller if a model is less sure.
         open: the token of a cell that is to be answered.
         box: rows and columns between thick lines.
-        canvas: the boards are canvases with smaller grids on them; input, answer and right answer
-            are shown side by side, and nothing is asked of what lies outside of the right one.
-        pen: the token that is drawn with the pointer; None: none.
-        hint: how a puzzle is typed, for people; "": it is not typed, but loaded from a file.
+        canvas: the boards are canvases with smaller grids on them. Input, answer and right answer
+            are shown side by side, and cells outside the right answer's grid do not count.
+        pen: the token that the pointer draws, or None.
+        hint: tells people how to type a puzzle; "" if it is loaded from a file instead.
     """
 
     tokens: tuple[TokenLook, ...]
@@ -77,22 +76,22 @@ class BoardLook:
         return {each.token: each for each in self.tokens}
 
     def token(self, token: int) -> TokenLook:
-        """Return how a token looks, one that the kind does not have among them."""
+        """Return the look of a token, even of one that the kind does not have."""
         return self._by_token.get(token) or TokenLook(token, f"token {token}")
 
     def text(self, tokens: np.ndarray) -> str:
-        """Write a puzzle [h, w] as people type it: digits in one line, other cells in rows."""
+        """Return tokens [h, w] as people type them: digits in one line, other cells in rows."""
         rows = ("".join(self.token(token).text for token in row) for row in tokens.tolist())
         return ("" if self.cells == "written" else "\n").join(rows)
 
 
 def plain_colours(vocab_size: int) -> BoardLook:
-    """Return a look for tokens of which nothing else is known: a colour each."""
+    """Return a look for unknown tokens: each has its own colour."""
     return BoardLook(tuple(colour_tokens(_COLOURS[i % len(_COLOURS)] for i in range(vocab_size))))
 
 
 def colour_tokens(palette: Iterable[str], first: int = 0) -> list[TokenLook]:
-    """Return tokens from `first` on that are numbered colours; `.` is the text of colour 0."""
+    """Return a token for each colour, numbered from `first`; `.` is the text of colour 0."""
     return [
         TokenLook(first + number, str(number), str(number or ".")[-1], fill)
         for number, fill in enumerate(palette)
@@ -100,37 +99,39 @@ def colour_tokens(palette: Iterable[str], first: int = 0) -> list[TokenLook]:
 
 
 class Verdict(NamedTuple):
-    """What an answer is: right, wrong or (None) neither, since nobody knows; and in words."""
+    """Whether an answer is right (None if unknown), and a phrase for it."""
 
     solved: bool | None
     words: str
 
 
 class Views:
-    """The views of one kind of puzzle, numbered; 0 is the puzzle itself.
+    """The symmetries of one kind of puzzle, numbered from 0; view 0 is the puzzle itself.
 
     Attributes:
-        number: how many there are.
+        number: the number of views.
     """
 
     number: int
 
     def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return for views, int64 [N], which cell of the board each cell shows, int64 [N, cells],
-        and the token that each token becomes, uint8 [N, tokens]; None: all stay.
+        """Return (cells, tokens) of views, int64 [N].
+
+        cells, int64 [N, cells]: [n, i] is the old position of cell i. tokens, uint8 [N, tokens]:
+        [n, t] is the new token for t; None if no token changes.
         """
         raise NotImplementedError
 
     def apply(self, views: np.ndarray, *boards: np.ndarray) -> list[np.ndarray]:
-        """Return each of the boards, uint8 [N, cells] tokens, in its view, int64 [N]."""
+        """Return boards, uint8 [N, cells] tokens each, in the views, int64 [N]."""
         cells, tokens = self.moves(views)
         turned = [np.take_along_axis(each, cells, 1) for each in boards]
-        return (
-            turned if tokens is None else [np.take_along_axis(tokens, each, 1) for each in turned]
-        )
+        if tokens is None:
+            return turned
+        return [np.take_along_axis(tokens, each, 1) for each in turned]
 
     def undo(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
-        """Return the boards of which `apply` made these."""
+        """Return the boards before `apply`."""
         cells, tokens = self.moves(views)
         if tokens is not None:
             boards = np.take_along_axis(tokens.argsort(1).astype(np.uint8), boards, 1)
@@ -140,7 +141,7 @@ class Views:
 
 
 class DihedralViews(Views):
-    """A square grid turned and mirrored."""
+    """The eight ways to turn or mirror a square grid."""
 
     number = NUM_VIEWS
 
@@ -152,11 +153,11 @@ class DihedralViews(Views):
 
 
 class Kind:
-    """What belongs to one kind of puzzle.
+    """One kind of puzzle: its cells and tokens, its text, its look, its symmetries, its judge.
 
     Attributes:
-        name: for people; in lower case it must be the name in `KINDS`, which dataset.json holds.
-        rating: what data sets rate their puzzles by, for people.
+        name: its name for people; in lower case it is the name in `KINDS` and in dataset.json.
+        rating: the meaning of a puzzle's rating, for people.
         is_named: whether identifiers.json names its puzzles.
     """
 
@@ -166,49 +167,47 @@ class Kind:
 
     @property
     def key(self) -> str:
-        """The name by which it is registered."""
+        """The name in `KINDS`."""
         return self.name.lower()
 
     def fits(self, seq_len: int, vocab_size: int) -> bool:
-        """Return whether its puzzles may have so many cells and tokens."""
+        """Return whether its puzzles can have `seq_len` cells and `vocab_size` tokens."""
         return False
 
     def vocab_size(self, size: int) -> int:
-        """Return the tokens of grids of `size` rows."""
+        """Return the number of tokens for grids of `size` rows."""
         raise NotImplementedError
 
     def to_grid(self, tokens: np.ndarray) -> np.ndarray:
-        """Turn [cells] tokens into a grid [size, size]; raise ValueError for those of no grid."""
+        """Return tokens [cells] as a grid [size, size]; raise ValueError if they form none."""
         size = isqrt(tokens.size)
         if size * size != tokens.size or size < 2:
-            raise ValueError(f"{tokens.size} cells are no square grid of 2 x 2 or more")
+            raise ValueError(f"{tokens.size} cells do not form a square grid of 2 x 2 or more")
         last = self.vocab_size(size) - 1
         if tokens.min() < 0 or tokens.max() > last:
             raise ValueError(f"tokens from {tokens.min()} to {tokens.max()}; accepted: 0 to {last}")
         return tokens.reshape(size, size).astype(np.int8)
 
     def to_tokens(self, grid: np.ndarray) -> np.ndarray:
-        """Turn a grid into uint8 [cells] tokens."""
+        """Return a grid as tokens, uint8 [cells]."""
         return grid.reshape(-1).astype(np.uint8)
 
     def board(self, size: int) -> BoardLook:
-        """Return how boards of `size` rows look."""
+        """Return the look of boards of `size` rows."""
         return plain_colours(self.vocab_size(size))
 
     def seen(
         self, puzzle: "Puzzle", grid: np.ndarray, values: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the tokens of a grid as people look at it, [h, w], or `values` of its cells."""
+        """Return the tokens, or the `values`, of the cells that people see, [h, w]."""
         return self.to_tokens(grid).reshape(grid.shape) if values is None else values
 
     def recognises(self, text: str) -> bool:
-        """Return whether a typed puzzle can only be of this kind; asked where nothing tells it."""
+        """Return whether a typed puzzle must be of this kind, if nothing else tells its kind."""
         return False
 
     def parse(self, text: str) -> "Puzzle":
-        """Read a typed puzzle, its board's characters, in rows or in one line; raise ValueError
-        for what is none.
-        """
+        """Parse a typed puzzle, in rows or in one line; raise ValueError if it is not valid."""
         cells = text.replace("\n", "")
         tokens = {one.text: one.token for one in self.board(isqrt(len(cells))).tokens}
         for number, cell in enumerate(cells, start=1):
@@ -217,49 +216,49 @@ class Kind:
         return Puzzle(self, self.to_grid(np.array([tokens[cell] for cell in cells], np.uint8)))
 
     def example(self, size: int, seed: int) -> "Puzzle | None":
-        """Make a puzzle of `size` rows that can be solved; None: no program here makes them."""
+        """Make a solvable puzzle of `size` rows; return None if there is no generator."""
         return None
 
     def answer_sizes(self, labels: np.ndarray) -> dict[str, np.ndarray]:
-        """Return how large answers [N, cells] are, int64 [N] by name; {}: all are alike."""
+        """Return the sizes of answers [N, cells], int64 [N] by name; {} if all sizes are equal."""
         return {}
 
     def views(self, size: int) -> Views | None:
-        """Return the symmetries of grids of `size` rows, None where none are known."""
+        """Return the symmetries of grids of `size` rows, or None if they are unknown."""
         return None
 
     def solution(self, question: np.ndarray) -> np.ndarray | None:
-        """Return the answer that a plain program finds; None: there is none, or no such program."""
+        """Return the answer that a solver finds, or None if it finds none or no solver exists."""
         return None
 
     def wrong(
         self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None
     ) -> np.ndarray:
-        """Mark the cells of an answer that cannot stay, bool [size, size]."""
+        """Mark the cells of an answer that must change, bool [size, size]."""
         raise NotImplementedError
 
     def changed(self, question: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-        """Mark the cells in which two answers differ, bool [size, size]."""
+        """Mark the cells that differ between two answers, bool [size, size]."""
         return before != after
 
     def judge(self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None) -> Verdict:
-        """Say what an answer is; `target` is the right one, where it is known."""
+        """Judge an answer; `target` is the right one, or None if it is unknown."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Puzzle:
-    """A puzzle, and what is known of it.
+    """A puzzle with its answer and its names.
 
     Attributes:
-        kind: which one it is.
+        kind: its kind.
         question: its grid.
-        target: the right answer's; None: not known. Where a cell has no label it is 0.
-        identifier: by which the puzzle embedding knows it.
-        name: of an ARC puzzle that of its identifier, with the augmentation.
+        target: the grid of the right answer, or None if unknown; cells without a label are 0.
+        identifier: its index in the puzzle embedding.
+        name: for ARC, the name of its identifier, with the augmentation.
         row: its number in its set, from 0.
-        place: how people call a puzzle of a data set: "puzzle 198", of one of several sets
-            "easy, puzzle 198"; "" of others.
+        place: its place in a data set, for people: "puzzle 198", or with several sets "easy,
+            puzzle 198"; "" if it is not from a data set.
     """
 
     kind: Kind
@@ -272,29 +271,26 @@ class Puzzle:
 
     @property
     def tokens(self) -> np.ndarray:
-        """What the model reads, uint8 [cells]."""
+        """The input of the model, uint8 [cells]."""
         return self.kind.to_tokens(self.question)
 
 
-def not_so(what: str, wrong: np.ndarray) -> str:
-    return f"not {what}: {many(int(wrong.sum()), 'cell')} cannot stay"
+def wrong_verdict(expected: str, wrong: np.ndarray) -> Verdict:
+    """Return the verdict on an answer with wrong cells, bool [size, size]."""
+    return Verdict(False, f"not {expected}: {many(int(wrong.sum()), 'cell')} cannot stay")
 
 
 def kind_named(name: str) -> Kind:
-    """Return the kind of this name.
-
-    Raises:
-        ValueError: none is registered, or the one that is has another name.
-    """
+    """Return the kind with this name; raise ValueError if it is unknown or registered wrongly."""
     if name not in KINDS:
         known = ", ".join(KINDS)
-        raise ValueError(f"kind {name!r} is not known (known: {known}); name its module in plugins")
+        raise ValueError(f"kind {name!r} is unknown (known: {known}); name its module in plugins")
     return KINDS.load(name)
 
 
 def kinds_with(seq_len: int, vocab_size: int) -> list[Kind]:
-    """Return the kinds whose puzzles may have so many cells and tokens.
+    """Return the kinds that can have `seq_len` cells and `vocab_size` tokens.
 
-    Of 4 x 4 cells and 6 tokens there are Sudokus and mazes.
+    There may be several: with 4 x 4 cells and 6 tokens, Sudoku and maze.
     """
     return [kind for kind in map(KINDS.load, KINDS) if kind.fits(seq_len, vocab_size)]

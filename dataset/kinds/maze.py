@@ -1,4 +1,4 @@
-"""Mazes: a path from S to G past the walls of a square grid."""
+"""The kind `maze`: a path from S to G past the walls of a square grid."""
 
 from math import isqrt
 from typing import Any
@@ -13,7 +13,7 @@ from dataset.kinds.base import (
     TokenLook,
     Verdict,
     Views,
-    not_so,
+    wrong_verdict,
 )
 from dataset.maze import rules as maze
 from runtime.streams import Stream
@@ -21,7 +21,7 @@ from runtime.text import many
 
 
 class MazeKind(Kind):
-    """By the drawn path; any shortest one is right, as the evaluator of mazes has it."""
+    """Mazes. Any shortest path from S to G is right, as for the maze evaluator."""
 
     name = "maze"
     rating = "cells on the path"
@@ -50,16 +50,16 @@ class MazeKind(Kind):
         )
 
     def recognises(self, text: str) -> bool:
-        """It has walls or ends."""
+        """Return whether the text has a wall or an end."""
         return any(symbol in text for symbol in "#SG")
 
     def parse(self, text: str) -> Puzzle:
-        """Read a maze, in rows or in one line: `#` a wall, space or `.` free, `S`, `G` its ends.
+        """Parse a maze in rows or in one line: `#` a wall, space or `.` free, `S` and `G` the ends.
 
-        Spaces at the end of a row may be left out.
+        Spaces at the end of a row may be missing.
 
         Raises:
-            ValueError: another character, no square, or not one S and one G; it says where.
+            ValueError: a wrong character, not a square, or not exactly one S and one G.
         """
         rows = text.strip("\r\n").splitlines()
         size = max(len(rows), *map(len, rows)) if len(rows) > 1 else 0
@@ -78,7 +78,7 @@ class MazeKind(Kind):
         return Puzzle(self, self.to_grid(made.question))
 
     def answer_sizes(self, labels: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the moves of the path."""
+        """Return the number of moves of each path."""
         return {"path_length": (labels == maze.PATH).sum(axis=1) + 1}
 
     def views(self, size: int) -> Views:
@@ -91,7 +91,7 @@ class MazeKind(Kind):
     def wrong(
         self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None
     ) -> np.ndarray:
-        """Mark changed walls and ends, and where the path ends early, forks or touches itself."""
+        """Mark changed walls and ends, and cells where the path breaks, forks or touches itself."""
         kept = (answer == question) | ((answer == maze.PATH) & (question == maze.FREE))
         drawn = np.pad(answer >= maze.START, 1)
         beside = drawn[2:, 1:-1] + 0 + drawn[:-2, 1:-1] + drawn[1:-1, 2:] + drawn[1:-1, :-2]
@@ -100,11 +100,9 @@ class MazeKind(Kind):
 
     def judge(self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None) -> Verdict:
         inputs, preds = question.reshape(1, -1), answer.reshape(1, -1)
-        (moves,), (least,) = maze.path_lengths(inputs, preds)
+        (moves,), (least,), _ = maze.measure_paths(inputs, preds)
         if moves < 0:
-            return Verdict(
-                False, not_so("a path from S to G", self.wrong(question, answer, target))
-            )
+            return wrong_verdict("a path from S to G", self.wrong(question, answer, target))
         if moves == least:
             return Verdict(True, f"a shortest path from S to G, {many(int(moves), 'move')}")
         return Verdict(

@@ -1,18 +1,18 @@
-"""Sudoku of 4 x 4, 6 x 6 and 9 x 9 cells. Tokens are digit + 1; 0 is padding."""
+"""The kind `sudoku`: 4 x 4, 6 x 6 and 9 x 9 cells. Tokens are digit + 1; 0 is padding."""
 
 from math import isqrt
 from typing import Any
 
 import numpy as np
 
-from dataset.kinds.base import BoardLook, Kind, Puzzle, TokenLook, Verdict, Views, not_so
+from dataset.kinds.base import BoardLook, Kind, Puzzle, TokenLook, Verdict, Views, wrong_verdict
 from dataset.sudoku import rules as sudoku
 from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.streams import Stream
 
 
 class SudokuKind(Kind):
-    """By the rules of Sudoku; a target is not needed."""
+    """Sudokus. Answers are judged by the rules alone, without a target."""
 
     name = "Sudoku"
 
@@ -24,10 +24,12 @@ class SudokuKind(Kind):
         return seq_len == size**2 and size in sudoku.BOX_SHAPES and vocab_size == size + 2
 
     def to_grid(self, tokens: np.ndarray) -> np.ndarray:
-        return sudoku.tokens_to_grid(tokens)
+        """Return tokens [cells] as digits; padding counts as an empty cell."""
+        sudoku.grid_size(tokens.size)  # Raises for a size that Sudoku does not have.
+        return np.maximum(super().to_grid(tokens) - sudoku.EMPTY_TOKEN, 0)
 
     def to_tokens(self, grid: np.ndarray) -> np.ndarray:
-        return sudoku.grid_to_tokens(grid)
+        return super().to_tokens(grid + sudoku.EMPTY_TOKEN)
 
     def board(self, size: int) -> BoardLook:
         digits = {digit + sudoku.EMPTY_TOKEN: str(digit) for digit in range(1, size + 1)}
@@ -43,7 +45,7 @@ class SudokuKind(Kind):
         )
 
     def parse(self, text: str) -> Puzzle:
-        """Read a Sudoku, as `dataset.sudoku.rules.parse_puzzle` does."""
+        """Parse a Sudoku; see `dataset.sudoku.rules.parse_puzzle`."""
         return Puzzle(self, sudoku.parse_puzzle(text))
 
     def example(self, size: int, seed: int) -> Puzzle:
@@ -63,19 +65,19 @@ class SudokuKind(Kind):
     def wrong(
         self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None
     ) -> np.ndarray:
-        """Mark what is empty, repeated digits, and changed clues."""
+        """Mark empty cells, repeated digits and changed clues."""
         changed_clue = (question != 0) & (question != answer)
         return repeated_digits(answer) | (answer == 0) | changed_clue
 
     def judge(self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None) -> Verdict:
         wrong = self.wrong(question, answer, target)
         if wrong.any():
-            return Verdict(False, not_so("a solution", wrong))
+            return wrong_verdict("a solution", wrong)
         return Verdict(True, "a valid Sudoku that keeps the clues")
 
 
 def repeated_digits(grid: np.ndarray) -> np.ndarray:
-    """Mark the cells whose digit stands again in their row, column or box; bool [size, size]."""
+    """Mark the cells that share a digit with a cell of their row, column or box."""
     layout = sudoku.layout_of(len(grid))
     cells = grid.reshape(-1)
     has_digit = cells[:, None] == np.arange(1, layout.size + 1)  # [cells, digits]

@@ -1,12 +1,12 @@
-"""Random mazes with a long shortest path, no two of them dihedral views of each other.
+"""Random mazes with a long shortest path; no maze is a dihedral view of another.
 
-A maze has its own wall probability, uniform in 0.3 to 0.5; each cell is a wall with it; S and G are
-two different free cells, all equally likely; and it is kept when a shortest path from S to G is
-long enough. With 109 moves in 30 x 30 cells these are the statistics of the published mazes; one
-attempt in 54,000 is kept.
+Each attempt draws a wall probability, uniform in 0.3 to 0.5, then for each cell with it whether the
+cell is a wall, then S and G uniformly from the free cells. The maze is kept if its shortest path is
+long enough. With 109 moves in 30 x 30 cells, the mazes have the statistics of the published ones,
+and one attempt in 54,000 is kept.
 
 Attempt i of a stream is a pure function of (seed, stream, i). Attempts are made in order and kept
-unless they fail or repeat an earlier maze, so that a longer list starts with a shorter one.
+unless they fail or repeat an earlier maze. So a longer list begins with any shorter one.
 """
 
 from collections import deque
@@ -25,16 +25,16 @@ from runtime.errors import ConfigError
 from runtime.process import num_processors
 from runtime.streams import Stream, random_words
 
-Found = tuple[int, np.ndarray, bytes]
+Kept = tuple[int, np.ndarray, bytes]
 """The number of an attempt, its maze, and the maze's key."""
 
-_WALL_PROBABILITIES = 0.3, 0.5  # the lowest and the highest
+_WALL_PROBABILITIES = 0.3, 0.5  # The lowest and the highest.
 
-# The search ends after so many attempts without a new maze, or so many repeats of earlier mazes.
-# Each earlier maze allows further repeats: among many mazes a rare one takes longer to find.
+# The most attempts, and the most repeats of earlier mazes, without a new maze. Each earlier maze
+# allows more repeats, because new ones get rare.
 _MAX_ATTEMPTS = 100_000_000
 _MAX_REPEATS, _MAX_REPEATS_PER_MAZE = 50_000, 500
-_ATTEMPTS_PER_BLOCK = 8192  # of the numbering of attempts: another number gives other mazes
+_ATTEMPTS_PER_BLOCK = 8192  # Another number would give other mazes.
 
 
 def generate_mazes(
@@ -46,19 +46,19 @@ def generate_mazes(
     taken: set[bytes],
     workers: int | None = None,
 ) -> Iterator[GeneratedPuzzle]:
-    """Yield mazes of tokens without end, each rated by the cells on its path.
+    """Yield mazes of tokens without end, each rated by the number of cells on its path.
 
     Args:
         seed: 0 to 2**64 - 1.
-        min_length: moves of the shortest path, 1 or more.
-        taken: `view_keys` of the mazes that must not be repeated; receives those of the new ones.
-        workers: threads, on which the mazes do not depend; None: one for each usable processor.
+        min_length: fewest moves of the shortest path, 1 or more.
+        taken: `view_keys` of mazes that must not be repeated; keys of new mazes are added.
+        workers: number of threads; the mazes do not depend on it. None: the usable processors.
     Raises:
-        ConfigError: none was found for long; the message says what was asked for.
+        ConfigError: no new maze was found for a long time.
     """
-    search = partial(_search, seed, stream, size, min_length)
+    find_block = partial(_find_block, seed, stream, size, min_length)
     attempts = repeats = failures = 0
-    for block, kept in enumerate(_in_order(search, workers or num_processors())):
+    for block, kept in enumerate(_in_order(find_block, workers or num_processors())):
         for attempt, maze, key in kept:
             if key in taken:
                 repeats += 1
@@ -72,14 +72,14 @@ def generate_mazes(
         if failures >= _MAX_ATTEMPTS or repeats >= most_repeats:
             break
     raise ConfigError(
-        f"no other {size}x{size} maze whose shortest path has {min_length} moves or more came up in"
-        f" {failures:,} attempts, {repeats:,} of which repeated one, turned or mirrored; ask for"
+        f"no new {size}x{size} maze with a shortest path of {min_length} moves or more was found in"
+        f" {failures:,} attempts; {repeats:,} repeated earlier mazes, turned or mirrored; ask for"
         " fewer mazes or shorter paths"
     )
 
 
-def _search(seed: int, stream: Stream, size: int, min_length: int, block: int) -> list[Found]:
-    """Return the mazes kept in a block of attempts."""
+def _find_block(seed: int, stream: Stream, size: int, min_length: int, block: int) -> list[Kept]:
+    """Make a block of attempts and return the mazes kept."""
     lowest, highest = (np.uint64(round(bound * 2**32)) for bound in _WALL_PROBABILITIES)
     states = random_words(seed, stream, (0, 0, block, 0), _ATTEMPTS_PER_BLOCK)
     maze, kept = np.zeros(size * size, dtype=np.uint8), dict[int, np.ndarray]()
@@ -93,10 +93,10 @@ def _search(seed: int, stream: Stream, size: int, min_length: int, block: int) -
     return list(zip(kept, kept.values(), keys, strict=True))
 
 
-def _in_order(search: Callable[[int], list[Found]], workers: int) -> Iterator[list[Found]]:
-    """Yield search(0), search(1), ... without end, made by threads a few ahead."""
+def _in_order(call: Callable[[int], list[Kept]], workers: int) -> Iterator[list[Kept]]:
+    """Yield call(0), call(1), ... without end; threads make a few calls in advance."""
     with ThreadPoolExecutor(workers) as pool:
-        ahead = deque(pool.submit(search, block) for block in range(2 * workers))
+        ahead = deque(pool.submit(call, block) for block in range(2 * workers))
         for block in count(2 * workers):
             yield ahead.popleft().result()
-            ahead.append(pool.submit(search, block))
+            ahead.append(pool.submit(call, block))

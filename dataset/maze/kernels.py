@@ -1,10 +1,10 @@
 """Compiled maze kernels: the solver, the check of drawn paths, and the generator.
 
-All of them, and the tokens that they know, are in one file: see `dataset.compiled`.
+All kernels and their tokens are in this file because of numba's cache: see `dataset.compiled`.
 
-A maze is uint8 [cells] of tokens, row by row. The generator works on bit boards: uint64 words whose
-bit row * (size + 1) + column is a cell; the column too many keeps rows apart. Random numbers are
-SplitMix64 (see `dataset.sudoku.kernels`), `state` uint64 [1].
+A maze is uint8 [cells] of tokens, row by row. The generator works on bit boards: uint64 words in
+which bit row * (size + 1) + column is a cell. The extra column keeps rows apart. Random numbers are
+SplitMix64 (see `dataset.sudoku.kernels`); `state` is uint64 [1].
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from dataset.compiled import compiled, mix
 
 TOKENS = WALL, FREE, START, GOAL, PATH = 1, 2, 3, 4, 5
-"""`dataset.maze.rules` compares them with its own."""
+"""`dataset.maze.rules` checks that they equal its own."""
 
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ONE = np.uint64(1)
@@ -41,16 +41,18 @@ def _find(tokens, token):
 
 @compiled
 def _search(tokens, size):
-    """Search breadth first from S; return the moves to G, -1 where it cannot be reached, and where
-    each cell was first reached from, int64 [cells].
+    """Search breadth first from S.
+
+    Returns:
+        (moves to G, or -1 if it is unreachable; for each cell the cell before it, int64 [cells]).
     """
     parents = np.full(size * size, -1)
     queue = np.empty(size * size, dtype=np.int64)
     start = _find(tokens, START)
     parents[start] = start
     queue[0] = start
-    end = 1  # of the cells reached
-    done = 0  # cells whose neighbours were looked at
+    end = 1  # number of cells reached
+    done = 0  # number of cells with visited neighbours
     moves = 0
     while done < end:
         moves += 1
@@ -71,9 +73,7 @@ def _search(tokens, size):
 
 @compiled
 def solve_mazes(inputs, size):
-    """Solve uint8 [N, cells] mazes, by the rule of `dataset.maze.rules.solve`, which says what is
-    returned.
-    """
+    """Solve mazes, uint8 [N, cells]; see `dataset.maze.rules.solve`."""
     labels, moves = inputs.copy(), np.empty(len(inputs), dtype=np.int64)
     for row in range(len(inputs)):
         tokens = inputs[row]
@@ -88,9 +88,9 @@ def solve_mazes(inputs, size):
 
 @compiled
 def _walk(tokens, size, actions):
-    """Walk the path drawn from S to G; return its moves, or -1 when the drawing is no such path.
+    """Follow the path drawn from S to G; return its moves, or -1 if it is not one valid path.
 
-    `actions`, uint8 [cells], receives on each cell before G the move to the next, 1 to 4.
+    The move from each cell to the next, 1 to 4, is written to `actions`, uint8 [cells].
     """
     num_drawn = 0
     for cell in range(size * size):
@@ -105,13 +105,13 @@ def _walk(tokens, size, actions):
             other = _neighbour(cell, direction, size)
             if other >= 0 and other != previous and tokens[other] >= START:
                 if following >= 0:
-                    return -1  # a fork, or a path that touches itself
+                    return -1  # The path forks or touches itself.
                 following, action = other, direction + 1
         if tokens[cell] == GOAL:
             return moves if following < 0 and moves + 1 == num_drawn else -1
         if following < 0:
             return -1
-        # This ends: a cell visited twice would have been a fork the first time.
+        # The loop ends: a cell visited twice would have been a fork the first time.
         actions[cell] = action
         previous, cell = cell, following
         moves += 1
@@ -119,11 +119,11 @@ def _walk(tokens, size, actions):
 
 @compiled
 def check_mazes(inputs, preds, size):
-    """Measure the drawn path and a shortest path of each maze, uint8 [N, cells].
+    """Compare the drawn path and a shortest path of each maze, uint8 [N, cells].
 
     Returns:
-        (moves drawn, fewest moves): int64 [N], -1 where no valid path is drawn; and what
-        `dataset.maze.rules.path_actions` returns.
+        (drawn moves, fewest moves, actions): int64 [N], int64 [N], both -1 if the drawn path is
+        invalid, and uint8 [N, cells], see `dataset.maze.rules.path_actions`.
     """
     drawn_moves, least_moves = np.full(len(inputs), -1), np.full(len(inputs), -1)
     actions = np.zeros_like(inputs)
@@ -149,14 +149,14 @@ def _random(state):
 def _random_bits(state, probability):
     """Draw 64 independent bits that are 1 with `probability` / 2**32.
 
-    Each bit's random number is compared with the probability from the highest digit downwards, all
-    at once, until the last comparison is decided.
+    Each bit has its own random number. All 64 are compared with the probability in parallel, from
+    the highest binary digit down, until every comparison is decided.
     """
     bits = np.uint64(0)
     undecided = _ALL
     for place in range(31, -1, -1):
         word = _random(state)
-        digit = np.uint64(0) - ((probability >> np.uint64(place)) & _ONE)  # 64 times
+        digit = np.uint64(0) - ((probability >> np.uint64(place)) & _ONE)  # The digit in all bits.
         bits |= undecided & digit & ~word
         undecided &= ~(digit ^ word)
         if undecided == 0:
@@ -178,9 +178,9 @@ def _draw_free(state, lowest, span, inside, free, pad):
 
 @compiled
 def _draw_end(state, free, size, pad, other, ball):
-    """Draw a free cell that is not `other`, and start its ball."""
+    """Draw a free cell other than `other`, and set `ball` to this cell."""
     while True:
-        # Uniform up to a bias of cells / 2**32.
+        # Uniform, with a bias of at most cells / 2**32.
         cell = np.int64(_random(state) >> np.uint64(32)) % (size * size)
         bit = cell // size * (size + 1) + cell % size
         if cell != other and _has_bit(free, pad, bit):
@@ -196,15 +196,15 @@ def _has_bit(board, pad, bit):
 
 @compiled
 def _grow(ball, other, free, grown, width, pad):
-    """Grow a ball by one move over free cells; return whether it cannot grow or has met the other.
+    """Grow a ball by one move over free cells; return whether it is stuck or has met `other`.
 
-    All four are bit boards with `pad` words of zeros at both ends, `grown` receives the ball, and
-    rows have `width` bits.
+    All four boards are bit boards with rows of `width` bits and `pad` words of zeros at both ends.
+    The larger ball is written to `grown`.
     """
-    # Unsigned positions spare the checks for negative ones, which would keep the loop scalar.
+    # Unsigned positions need no check for negative values, which would prevent vectorization.
     words, last = np.uint64(width // 64), np.uint64(len(ball) - pad)
     left = np.uint64(width % 64)
-    right = _LAST - left  # a shift by 64 is undefined: shift by 1, then by at most 63
+    right = _LAST - left  # A shift by 64 is undefined: shift by 1, then by at most 63.
     changed = np.uint64(0)
     met = np.uint64(0)
     for at in range(np.uint64(pad), last):
@@ -230,23 +230,23 @@ def _all_cells(size, pad, length):
 
 @compiled
 def find_maze(states, first, size, min_length, lowest, span, question):
-    """Attempt mazes from states[first] on until one is kept.
+    """Attempt mazes, from states[first] on, until one is kept.
 
-    An attempt draws the wall probability, the walls, and S and G among the free cells, and keeps
-    the maze when a shortest path from S to G has at least `min_length` moves. Balls around S and G
-    are grown in turn: when they meet, or one cannot grow any more, before `min_length` - 1 steps,
-    the maze is not kept. Only the few others, one in thousands, are searched.
+    An attempt draws the wall probability, the walls, and S and G among the free cells. The maze is
+    kept if a shortest path from S to G has at least `min_length` moves. To reject most mazes
+    cheaply, balls around S and G are grown in turn: if they meet, or one is stuck, before
+    `min_length` - 1 steps, the attempt fails. Only the others, one in thousands, are searched.
 
     Args:
-        states: uint64 [attempts], the random state that each attempt starts from.
+        states: uint64 [attempts], the initial random state of each attempt.
         lowest: uint64; the wall probability is uniform in [lowest, lowest + span) / 2**32.
-        question: uint8 [cells], receives the maze.
+        question: uint8 [cells]; the maze is written to it.
     Returns:
-        The number of the attempt that was kept, or len(states).
+        The number of the kept attempt, or len(states).
     """
     width = size + 1
     pad = width // 64 + 1
-    length = ((size * width + 63) // 64 + 7) // 8 * 8 + 2 * pad  # multiples of 8 words are faster
+    length = ((size * width + 63) // 64 + 7) // 8 * 8 + 2 * pad  # Multiples of 8 words are faster.
     inside = _all_cells(size, pad, length)
     free = np.zeros(length, dtype=np.uint64)
     balls = np.zeros((3, length), dtype=np.uint64)

@@ -1,8 +1,8 @@
 """Mazes on square grids: text, tokens, shortest paths, and the check of drawn paths.
 
-A maze is written as one character per cell, row by row: `#` a wall, ` ` a free cell, `S` and `G`
-the two ends, and in an answer `o` for the cells of the path between them. Tokens are 1 to 5 in this
-order; 0 is padding. The length of a path is the number of its moves, one more than its `o` cells.
+As text, a maze has one character per cell, row by row: `#` for a wall, ` ` for a free cell, `S` and
+`G` for the two ends, and in answers `o` for the path. These are tokens 1 to 5; 0 is padding. The
+length of a path is its number of moves, one more than its number of `o` cells.
 """
 
 from math import isqrt
@@ -11,13 +11,13 @@ from types import ModuleType
 import numpy as np
 
 CHARACTERS = "# SGo"
-"""The character of token 1, 2, ... 5."""
+"""The characters of tokens 1 to 5."""
 
 WALL, FREE, START, GOAL, PATH = range(1, len(CHARACTERS) + 1)
 VOCAB_SIZE = len(CHARACTERS) + 1
 
 PALETTE = ("#000000", "#FFFFFF", "#2ECC40", "#FF4136", "#0074D9")
-"""How `# SGo` are drawn: black walls, white cells, from green to red a blue path."""
+"""The colours of `# SGo`: black, white, green, red and blue."""
 NUM_ACTIONS = 5  # none, down, left, right and up
 
 _TOKEN_OF_BYTE = np.zeros(256, dtype=np.uint8)
@@ -27,86 +27,81 @@ _PIXELS[WALL:] = [list(bytes.fromhex(colour[1:])) for colour in PALETTE]
 
 
 def text_to_tokens(texts: list[str]) -> np.ndarray:
-    """Turn texts of equal length into uint8 [N, characters]; 0 stands for any other character."""
+    """Turn texts of equal length into tokens, uint8 [N, characters]; 0 for unknown characters."""
     characters = np.frombuffer("".join(texts).encode("ascii", "replace"), dtype=np.uint8)
     return _TOKEN_OF_BYTE[characters].reshape(len(texts), -1)
 
 
 def are_mazes(inputs: np.ndarray) -> np.ndarray:
-    """Tell, bool [N], which rows of integers [N, cells] are walls, free cells, one S and one G."""
+    """Return bool [N]: whether each row of [N, cells] is walls, free cells, one S and one G."""
     known = np.asarray(((inputs >= WALL) & (inputs <= GOAL)).all(axis=1))
     starts, goals = (inputs == START).sum(axis=1), (inputs == GOAL).sum(axis=1)
     return known & (starts == 1) & (goals == 1)
 
 
 def solve(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find a shortest path in each maze: of several, the one in the published answers.
+    """Find the same shortest path in each maze as the published answers.
 
-    That is the path found by a breadth-first search from S that looks at neighbours in the order
-    down, left, right, up, and comes to each cell from where it was first reached.
+    This is the path of a breadth-first search from S that visits neighbours in the order down,
+    left, right, up, and enters each cell from the cell that reached it first.
 
     Returns:
-        (labels, moves): uint8 [N, cells], the inputs [N, cells] with the path's cells as `PATH`;
-        int64 [N], its length, -1 where G cannot be reached and no path is drawn.
+        (labels, moves): uint8 [N, cells], the inputs with the path drawn as `PATH`; int64 [N], its
+        length. If G cannot be reached, no path is drawn and the length is -1.
     Raises:
-        ValueError: a row is no maze; it names the first.
+        ValueError: names the first row that is not a maze.
     """
     return _kernels().solve_mazes(*_checked(inputs))
 
 
 def check_paths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Tell which predictions draw a path from S to G, and which of those a shortest one.
+    """Return bool [N] twice: whether each prediction is a path from S to G, and a shortest one.
 
-    A prediction is valid when
+    A prediction is valid if
 
-    - walls, S and G are where they are in the input, no other cell is one of them, and every other
-      cell is free or `o`;
-    - among S, G and the `o` cells, S and G each have exactly one neighbour, every `o` cell exactly
-      two, and one can walk from S to G past all of them.
+    - walls, S and G are exactly where the input has them, and every other cell is free or `o`;
+    - among S, G and the `o` cells, S and G each have exactly one neighbour, every `o` cell has
+      exactly two, and a walk from S to G visits all of them.
 
-    No shortest path is lost: one with two cells that touch out of turn could be cut short.
+    Every shortest path is valid: if other cells of a path touched, it could be shortened.
 
     Args:
-        inputs: integer [N, cells] tokens of mazes.
-        preds: integer [N, cells], any values.
-    Returns:
-        (valid, shortest), bool [N] each; `shortest` means valid and as few moves as possible.
+        inputs: tokens of mazes, integer [N, cells].
+        preds: any integers [N, cells].
     """
-    moves, least_moves = path_lengths(inputs, preds)
+    moves, least_moves, _ = measure_paths(inputs, preds)
     return moves >= 0, (moves >= 0) & (moves == least_moves)
 
 
-def path_lengths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Count the moves of valid predictions (see `check_paths`) and of a shortest path: int64 [N]
-    each, -1 if invalid.
-    """
-    moves, least_moves, _ = _measured(inputs, preds)
-    return moves, least_moves
-
-
 def path_actions(labels: np.ndarray) -> np.ndarray:
-    """Tell for each cell of a drawn path, in [N, cells] tokens, how it goes on towards G.
+    """Return the moves along the path drawn in tokens [N, cells], as uint8 [N, cells].
 
-    Returns:
-        uint8 [N, cells]: on S and the `o` cells the move to the next cell, 1 down, 2 left, 3 right,
-        4 up; 0 elsewhere.
+    On S and the `o` cells, the move to the next cell is 1 down, 2 left, 3 right or 4 up. Other
+    cells have 0.
+
     Raises:
-        ValueError: a row has no valid path; it names the first.
+        ValueError: names the first row without a valid path.
     """
-    moves, _, actions = _measured(np.where(labels == PATH, FREE, labels), labels)
+    moves, _, actions = measure_paths(np.where(labels == PATH, FREE, labels), labels)
     if (moves < 0).any():
         raise ValueError(f"label {int(moves.argmin())} draws no path from S to G")
     return actions
 
 
-def _measured(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def measure_paths(
+    inputs: np.ndarray, preds: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (moves, fewest moves, actions) of predictions, int64 [N], int64 [N], uint8 [N, cells].
+
+    Both counts are -1 for invalid predictions; see `check_paths` and `path_actions`.
+    """
     mazes, size = _checked(inputs)
     drawn = np.where((preds >= WALL) & (preds <= PATH), preds, 0).astype(np.uint8)
     return _kernels().check_mazes(mazes, drawn, size)
 
 
 def maze_pixels(labels: np.ndarray) -> np.ndarray:
-    """Return red, green, blue of each cell in `PALETTE`, uint8 [N, cells, 3], for [N, cells]."""
+    """Return the colours in `PALETTE` of tokens [N, cells], uint8 [N, cells, 3]."""
     return _PIXELS[labels]
 
 
@@ -119,11 +114,11 @@ def _kernels() -> ModuleType:
 
 
 def _checked(inputs: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return inputs as contiguous uint8, and the size of their grid."""
+    """Check mazes; return them as contiguous uint8, and the rows of their grid."""
     size = isqrt(cells := inputs.shape[1])
     if size * size != cells:
-        raise ValueError(f"{cells} cells are no square grid")
+        raise ValueError(f"{cells} cells do not form a square grid")
     if not (good := are_mazes(inputs)).all():
         accepted = f"{WALL} and {FREE}, and {START} and {GOAL} once each"
-        raise ValueError(f"input {int(good.argmin())} is no maze; accepted tokens: {accepted}")
+        raise ValueError(f"input {int(good.argmin())} is not a maze; accepted tokens: {accepted}")
     return np.ascontiguousarray(inputs, dtype=np.uint8), size

@@ -1,12 +1,12 @@
-"""Random Sudokus with exactly one solution, no two of them images of each other.
+"""Random Sudokus with exactly one solution; none is a symmetric image of another.
 
 Attempt i of a stream is a pure function of (seed, stream, i). Attempts are made in order and kept
-unless they fail or repeat an earlier puzzle, so that a longer list starts with a shorter one.
+unless they fail or repeat an earlier puzzle. So a longer list begins with any shorter one.
 
-What counts as a repetition: at size 9, a puzzle whose solution may be an image of an earlier
-solution (`solution_key`: equal for all images, hardly ever for others: one pair in 50,000).
-Sizes 4 and 6 have only 2 and 49 solutions that are no images of each other, so there it is a
-puzzle that is an image of an earlier puzzle (`puzzle_key`).
+At size 9, a puzzle is a repetition if its solution has the `solution_key` of an earlier one. Images
+have equal keys; other solutions hardly ever do (one pair in 50,000). Sizes 4 and 6 have only 2 and
+49 solutions that are not images of each other. There a puzzle is a repetition if it is an image of
+an earlier puzzle (`puzzle_key`).
 """
 
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.errors import ConfigError
 from runtime.streams import Stream, random_words
 
-MAX_STEPS = 5000  # of the search for one hard puzzle, before it starts from another solution
-_MAX_EFFORT = 50_000  # attempts, plus steps of searches, before it is held that there is none
+MAX_STEPS = 5000  # Steps of a vicinity search before it starts again with another solution.
+_MAX_EFFORT = 50_000  # Attempts plus steps without a new puzzle before giving up.
 _WORDS_PER_BLOCK = 1024
 
 
@@ -39,15 +39,15 @@ def generate_puzzles(
 ) -> Iterator[GeneratedPuzzle]:
     """Yield puzzles without end.
 
-    With `min_rating` 0 the number of clues is drawn uniformly and they are removed at random until
-    so many are left. Attempts that cannot get there are given up: half of them at 24 clues of a 9x9
-    puzzle, nearly all below 22. Otherwise a search among minimal puzzles looks for the rating.
+    With `min_rating` 0, the number of clues is drawn uniformly, and clues are removed at random
+    down to it. An attempt that gets stuck is dropped: half of them at 24 clues in 9x9 cells, nearly
+    all below 22. With a higher `min_rating`, a vicinity search among minimal puzzles is used.
 
     Args:
         min_rating: backtracks of our solver, see `dataset.sudoku.rules.solve`.
-        taken: keys of the puzzles that must not be repeated; receives those of the new ones.
+        taken: keys of puzzles that must not be repeated; keys of new puzzles are added.
     Raises:
-        ConfigError: none was found for long; the message says what was asked for.
+        ConfigError: no new puzzle was found for a long time.
     """
     asked = min_clues, max_clues, min_rating, MAX_STEPS
     effort = 0
@@ -62,22 +62,23 @@ def generate_puzzles(
         if effort >= _MAX_EFFORT:
             break
     raise ConfigError(
-        f"no other {size}x{size} puzzle with {min_clues} to {max_clues} clues rated {min_rating} or"
-        " more was found in a long search; ask for fewer puzzles, other clues, or a lower rating"
+        f"no new {size}x{size} puzzle with {min_clues} to {max_clues} clues and a rating of"
+        f" {min_rating} or more was found; ask for fewer puzzles, other clues, or a lower rating"
     )
 
 
 def image_key(question: np.ndarray, answer: np.ndarray, size: int) -> Any:
-    """Return what a puzzle, uint8 [cells] digits each, shares with those that repeat it."""
+    """Return a key of a puzzle, uint8 [cells] digits; its repetitions have the same key."""
     return solution_key(answer) if size == 9 else puzzle_key(question, size)
 
 
 def puzzle_key(digits: np.ndarray, size: int) -> bytes:
-    """Return what all symmetric images of a puzzle, [cells] digits, share, and no other puzzle has:
-    the least of them, digits being renamed in the order in which they appear.
+    """Return a key of a puzzle, [cells] digits: equal for its symmetric images and for no others.
+
+    In each image, digits are renamed in order of appearance; the key is the smallest result.
     """
     images = digits.astype(np.uint8)[sudoku_symmetries(size).cells()]
-    # [digits, moves]: where each digit appears first, or behind all; 0 keeps its name.
+    # [digits, moves]: the first cell of each digit, or the number of cells; 0 is not renamed.
     seen = [images == digit for digit in range(size + 1)]
     first = np.array([np.where(cells.any(1), cells.argmax(1), size * size) for cells in seen])
     first[0] = -1
@@ -86,7 +87,7 @@ def puzzle_key(digits: np.ndarray, size: int) -> bytes:
 
 
 def _attempt_states(seed: int, stream: Stream) -> Iterator[np.ndarray]:
-    """Yield the random state, uint64 [1], that each attempt starts from."""
+    """Yield the initial random state of each attempt, uint64 [1]."""
     for block in count():
         words = random_words(seed, stream, (0, 0, block, 0), _WORDS_PER_BLOCK)
         for attempt in range(_WORDS_PER_BLOCK):

@@ -1,13 +1,13 @@
-"""Compiled Sudoku kernels: the solver, the puzzle generator, and keys shared by symmetric puzzles.
+"""Compiled Sudoku kernels: the solver, the puzzle generator, and the key of symmetric solutions.
 
-All of them are in one file because of numba's cache: see `dataset.compiled`.
+All kernels are in this file because of numba's cache: see `dataset.compiled`.
 
-Integer arguments are wrapped in np.int64, and no slice is assigned to: numba compiles a function
-anew for every literal that it is called with, and a slice's error message costs it two seconds.
+Integer arguments are wrapped in np.int64, because numba compiles a function again for each literal
+argument. No slice is assigned to, because compiling its error message takes two seconds.
 
-A board is int64 [cells], in which the digit d is the bit 1 << (d - 1), and an empty cell is 0.
-Random numbers are SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014), `state` uint64 [1].
+A board is int64 [cells]: digit d is the bit 1 << (d - 1), and an empty cell is 0. Random numbers
+are SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
+2014); `state` is uint64 [1].
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ _BIT_COUNT = np.array([bin(mask).count("1") for mask in range(1 << 9)], dtype=np
 
 @compiled
 def _random_below(state, bound):
-    """Advance `state`; return an int64 in [0, bound), uniform up to a bias of bound / 2**32."""
+    """Advance `state`; return an int64 in [0, bound), uniform but for a bias of bound / 2**32."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     return np.int64(mix(state[0]) >> np.uint64(32)) % bound
 
@@ -59,8 +59,11 @@ def _candidates(used, cell, layout):
 
 @compiled
 def _naked_singles(board, allowed, used, layout, trail, filled, candidates):
-    """Fill in cells with one candidate until none is left; return how many cells are filled, and
-    the (first) empty cell with the fewest candidates: -1 on a full board, -2 on a contradiction.
+    """Fill in cells with one candidate until none is left.
+
+    Returns:
+        (number of filled cells, first empty cell with the fewest candidates). The second is -1 on a
+        full board, and -2 if there is a contradiction.
     """
     placed = True
     fewest_cell = -1
@@ -86,9 +89,7 @@ def _naked_singles(board, allowed, used, layout, trail, filled, candidates):
 
 @compiled
 def _hidden_singles(board, used, layout, trail, filled, candidates):
-    """Fill in digits with one cell left in a unit; return how many cells are filled, and whether
-    there is no contradiction.
-    """
+    """Fill in digits with one cell left in a unit; return (number of filled cells, consistent)."""
     full = (1 << layout.size) - 1
     for unit in range(3 * layout.size):
         if used[unit] == full:
@@ -115,7 +116,7 @@ def _hidden_singles(board, used, layout, trail, filled, candidates):
 
 @compiled
 def _propagate(board, allowed, used, layout, trail, filled, candidates):
-    """Fill in naked and hidden singles until none is left; return what `_naked_singles` does."""
+    """Fill in naked and hidden singles until none is left; return as `_naked_singles` does."""
     while True:
         filled, cell = _naked_singles(board, allowed, used, layout, trail, filled, candidates)
         if cell < 0:
@@ -130,7 +131,7 @@ def _propagate(board, allowed, used, layout, trail, filled, candidates):
 
 @compiled
 def _choose(options, randomize, state):
-    """Return the lowest digit of options, or, with `randomize` 1, a random one."""
+    """Return the lowest digit of `options`, or a random one if `randomize` is 1."""
     if randomize != 0:
         for _ in range(_random_below(state, _BIT_COUNT[options])):
             options &= options - 1
@@ -142,9 +143,9 @@ def _search(clues, allowed, layout, limit, randomize, state):
     """Look for up to `limit` solutions, guessing in the cell with the fewest candidates.
 
     Args:
-        allowed: int64 [cells], the digits each empty cell may take.
+        allowed: int64 [cells], the digits that each empty cell may have.
     Returns:
-        (solutions found, guessed digits taken back before the first or the end, first solution).
+        (solutions found, guesses taken back before the first solution or the end, first solution).
     """
     cells, board = len(clues), clues.copy()
     answer = board
@@ -156,7 +157,7 @@ def _search(clues, allowed, layout, limit, randomize, state):
         if clues[cell] != 0:
             filled = _place(board, used, cell, clues[cell], layout, trail, filled)
     guess_cell = np.empty(cells + 1, dtype=np.int64)
-    guess_options = np.empty(cells + 1, dtype=np.int64)  # digits not yet tried there
+    guess_options = np.empty(cells + 1, dtype=np.int64)  # untried digits
     guess_filled = np.empty(cells + 1, dtype=np.int64)
     depth = guesses = solutions = backtracks = 0
     while True:
@@ -192,7 +193,7 @@ def _any_digit(layout):
 
 @compiled
 def solve_board(clues, layout, limit):
-    """Solve a board in which no two digits of a unit are equal.
+    """Solve a board without conflicts between its digits.
 
     Returns:
         (solutions up to `limit`, backtracks before the first, the first solution).
@@ -205,11 +206,11 @@ def solve_board(clues, layout, limit):
 def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps):
     """Make one attempt at a random puzzle with exactly one solution.
 
-    With `min_rating` 0 clues are removed in random order. Otherwise a vicinity search of up to
-    `max_steps` looks for the rating; its puzzles are minimal.
+    With `min_rating` 0, clues are removed in random order. Otherwise a vicinity search among
+    minimal puzzles, of up to `max_steps`, looks for this rating.
 
     Returns:
-        (whether the attempt succeeded, rating, steps of the search, puzzle, solution).
+        (success, rating, steps of the vicinity search, puzzle, solution).
     """
     steps = np.int64(0)
     solution = _random_solution(layout, state)
@@ -242,9 +243,9 @@ def _count_and_rate(puzzle, layout, state):
 
 @compiled
 def _dig(puzzle, target, layout, state):
-    """Remove clues in random order, down to `target`, as long as one solution remains.
+    """Remove clues in random order, down to `target`, while the solution stays the only one.
 
-    Returns how many are left: more than `target` means that none can be spared.
+    Returns the number of clues left. If it is above `target`, no further clue can be removed.
     """
     allowed = _any_digit(layout)
     order = np.flatnonzero(puzzle)
@@ -255,7 +256,7 @@ def _dig(puzzle, target, layout, state):
             break
         digit = puzzle[cell]
         puzzle[cell] = 0
-        allowed[cell] &= ~digit  # another solution would have another digit here
+        allowed[cell] &= ~digit  # Another solution would need another digit here.
         others = _search(puzzle, allowed, layout, np.int64(1), np.int64(0), state)[0]
         allowed[cell] |= digit
         if others == 0:
@@ -267,10 +268,10 @@ def _dig(puzzle, target, layout, state):
 
 @compiled
 def _climb(puzzle, solution, min_rating, max_steps, layout, state):
-    """Make the puzzle minimal, then harder: the vicinity search.
+    """Make the puzzle minimal, then harder, by a vicinity search; return (puzzle, steps).
 
-    A step drops one clue, adds two at a time until the solution is the only one again, makes the
-    puzzle minimal, and is kept unless its rating is lower. Returns the puzzle and the steps made.
+    A step removes one clue, adds two clues at a time until the solution is the only one again, and
+    makes the puzzle minimal. Its result is kept unless the rating is lower.
     """
     _dig(puzzle, np.int64(0), layout, state)
     _, best = _count_and_rate(puzzle, layout, state)
@@ -294,15 +295,15 @@ def _climb(puzzle, solution, min_rating, max_steps, layout, state):
 
 @compiled
 def solution_key(digits):
-    """Return a uint64 that all symmetric images of a 9x9 solution share.
+    """Return a key of a 9x9 solution, uint64: equal for symmetric images, hardly ever for others.
 
-    Others hardly ever do. Two rows define a permutation: the digit of one to the digit below or
-    above it in the other. The lengths of its cycles stay when digits are renamed or columns change
-    places. They are hashed for every pair of rows, then summed in the order-free way in which rows
-    make bands and bands make the board; the same for columns.
+    Two rows define a permutation: each digit of one row maps to the digit of the other row in the
+    same column. Its cycle lengths do not change when digits are renamed or columns swapped. They
+    are hashed for each pair of rows. The hashes are summed by row, band and board, so the order
+    does not matter. The same is done for columns.
     """
     rows = _lines_key(digits.reshape(9, 9))
-    columns = _lines_key(digits.reshape(9, 9).T.copy())  # C order: compiled once
+    columns = _lines_key(digits.reshape(9, 9).T.copy())  # In C order, so it is compiled once.
     return mix(rows + columns) + mix(rows ^ columns)
 
 
@@ -327,7 +328,7 @@ def _lines_key(grid):
 
 @compiled
 def _cycles(grid, position, line, other):
-    """Hash the cycle lengths of the permutation from the digits of `line` to those of `other`."""
+    """Hash the cycle lengths of the permutation from `line` to `other`."""
     key = np.uint64(0)
     seen = 0
     for start in range(9):

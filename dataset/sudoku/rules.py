@@ -1,7 +1,7 @@
 """Sudoku of 4x4, 6x6 and 9x9 cells: rules, text, tokens, and the solver.
 
-A grid is an integer array [size, size] of digits 1 to size, 0 where a cell is empty. Boxes are
-2 rows by 2 columns, 2 by 3, and 3 by 3. Tokens are digit + 1: 1 is an empty cell, 0 is padding.
+A grid is an integer array [size, size] of digits 1 to size; 0 is an empty cell. Boxes are 2 rows by
+2 columns, 2 by 3, and 3 by 3. Tokens are digit + 1: 1 is an empty cell, 0 is padding.
 """
 
 import re
@@ -16,19 +16,20 @@ BOX_SHAPES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # rows and columns of a box, by 
 _CELLS = [size * size for size in BOX_SHAPES]
 EMPTY_TOKEN = 1
 EMPTY_MARKS = ".0-_*"
-"""What an empty cell is written as; x only where nothing else is."""
-EMPTY_SAID = f"one of {' '.join(EMPTY_MARKS)} for an empty cell"
+"""The characters for an empty cell; x is accepted too if a puzzle has none of them."""
+EMPTY_CELL_HELP = f"one of {' '.join(EMPTY_MARKS)} for an empty cell"
 DIGIT_OF_BIT = np.frexp(np.arange(2**8 + 1))[1].astype(np.uint8)
-"""The digit of what stands in a cell of a board of `dataset.sudoku.kernels`."""
-_CORNERED = re.compile(r"[-=]*\+[-=+]*")
-_SKIPPED = re.compile(r"[\s|=\u2500-\u257f]")
+"""The digit for a cell's value on a board of `dataset.sudoku.kernels`; 0 for an empty cell."""
+_FRAME_WITH_CORNERS = re.compile(r"[-=]*\+[-=+]*")
+_FRAME_OR_SPACE = re.compile(r"[\s|=\u2500-\u257f]")
 
 
 class Layout(NamedTuple):
-    """Which cells share a unit: a row, a column or a box, numbered 0 to 3 * size - 1 in that order.
+    """The units of a grid: rows, columns and boxes, numbered 0 to 3 * size - 1 in this order.
 
-    cell_units: int64 [cells, 3], the row, the column and the box of each cell.
-    unit_cells: int64 [3 * size, size], the cells of each unit, ascending.
+    Attributes:
+        cell_units: int64 [cells, 3], the row, the column and the box of each cell.
+        unit_cells: int64 [3 * size, size], the cells of each unit, ascending.
     """
 
     size: int
@@ -38,7 +39,7 @@ class Layout(NamedTuple):
 
 @cache
 def layout_of(size: int) -> Layout:
-    """Lay out a grid of `size` 4, 6 or 9; cells are numbered row by row."""
+    """Return the layout of size 4, 6 or 9; cells are numbered row by row."""
     box_rows, box_columns = BOX_SHAPES[size]
     row, column = np.divmod(np.arange(size * size), size)
     box = row // box_rows * (size // box_columns) + column // box_columns
@@ -48,21 +49,22 @@ def layout_of(size: int) -> Layout:
 
 
 def grid_size(cells: int) -> int:
-    """Return the size of the grid with so many cells; raise ValueError if there is none."""
+    """Return the size of a grid from its number of cells; raise ValueError if no grid has it."""
     if cells not in _CELLS:
         accepted = ", ".join(map(str, _CELLS))
-        raise ValueError(f"{cells} cells are no Sudoku grid; accepted: {accepted}")
+        raise ValueError(f"{cells} cells do not form a Sudoku grid; accepted: {accepted}")
     return isqrt(cells)
 
 
 def parse_puzzle(text: str) -> np.ndarray:
-    """Read a puzzle from text, row by row; white space and frames of | - + = are skipped.
+    """Parse a puzzle, row by row; white space and frames of | - + = are skipped.
+
+    An empty cell is one of `. 0 - _ *`, or x if the text has none of these.
 
     Returns:
-        int8 [size, size] digits, 0 for an empty cell, which is written as one of `. 0 - _ *`, or as
-        x where no other mark is used.
+        int8 [size, size] digits, 0 for an empty cell.
     Raises:
-        ValueError: another character or number of cells, or clues that contradict each other.
+        ValueError: a wrong character or number of cells, or contradicting clues.
     """
     symbols = _cells_in(text)
     is_marked = any(mark in symbols for mark in EMPTY_MARKS)
@@ -70,7 +72,7 @@ def parse_puzzle(text: str) -> np.ndarray:
     digits = "123456789"[:size]
     for number, symbol in enumerate(symbols, start=1):
         if symbol not in digits + EMPTY_MARKS and (is_marked or symbol not in "xX"):
-            accepted = f"in {size}x{size} cells: 1 to {size}, or {EMPTY_SAID}"
+            accepted = f"in {size}x{size} cells: 1 to {size}, or {EMPTY_CELL_HELP}"
             raise ValueError(f"cell {number} is {symbol!r}; accepted {accepted}")
     size = grid_size(len(symbols))
     cells = [int(symbol) if symbol in digits else 0 for symbol in symbols]
@@ -81,8 +83,10 @@ def parse_puzzle(text: str) -> np.ndarray:
 
 
 def _cells_in(text: str) -> str:
-    """Leave out white space and frames. A dash is an empty cell, unless it is part of a frame: of
-    a run with a + in it, or of a line of dashes alone with which the number of cells fits no grid.
+    """Return the text without white space and frames.
+
+    A dash is an empty cell unless it is part of a frame: dashes joined to a + always are, and lines
+    of only dashes are if the number of cells fits no grid with them.
     """
     lines = [_without_frame(line) for line in text.splitlines()]
     cells = "".join(lines)
@@ -92,12 +96,13 @@ def _cells_in(text: str) -> str:
 
 
 def _without_frame(line: str) -> str:
-    return _SKIPPED.sub("", _CORNERED.sub("", line))
+    return _FRAME_OR_SPACE.sub("", _FRAME_WITH_CORNERS.sub("", line))
 
 
 def split_puzzles(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield the number, from 1, of the first line of each puzzle, and its text: those that stand on
-    one line each, and those of a line for each row, with frames and empty lines between or not.
+    """Yield the number of the first line (from 1) and the text of each puzzle.
+
+    A puzzle has one line, or one line for each row. Frames and empty lines are skipped.
     """
     first, rows = 0, list[str]()
     for number, line in enumerate(lines, start=1):
@@ -105,7 +110,7 @@ def split_puzzles(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
         size = len(rows[0]) if rows else len(cells)
         could_be_row = len(cells) == size if rows else size in (*BOX_SHAPES, *_CELLS)
         if not cells or not (cells.strip("-") or could_be_row):
-            continue  # Nothing, or dashes of a frame.
+            continue  # Nothing, or the dashes of a frame.
         first = first if rows else number
         rows.append(cells)
         if len(rows) == size or size > max(BOX_SHAPES):
@@ -116,7 +121,7 @@ def split_puzzles(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def find_conflict(grid: np.ndarray) -> str | None:
-    """Say which unit is the first to hold a digit twice, as "digit 5 stands twice in row 3"."""
+    """Return "digit 5 stands twice in row 3" for the first unit with a repeated digit, or None."""
     layout = layout_of(len(grid))
     digits = np.sort(grid.reshape(-1)[layout.unit_cells], axis=1)
     repeated = (digits[:, 1:] == digits[:, :-1]) & (digits[:, 1:] != 0)
@@ -127,24 +132,8 @@ def find_conflict(grid: np.ndarray) -> str | None:
     return f"digit {digits[unit, position]} stands twice in {kind} {unit % layout.size + 1}"
 
 
-def grid_to_tokens(grid: np.ndarray) -> np.ndarray:
-    """Turn digits of any shape (0 empty) into uint8 [cells] tokens, row by row."""
-    return (grid.reshape(-1) + EMPTY_TOKEN).astype(np.uint8)
-
-
-def tokens_to_grid(tokens: np.ndarray) -> np.ndarray:
-    """Turn [cells] tokens into int8 [size, size] digits; the padding token counts as an empty cell.
-    Raise ValueError where there is no such grid.
-    """
-    size = grid_size(tokens.size)
-    last = size + EMPTY_TOKEN
-    if tokens.min() < 0 or tokens.max() > last:
-        raise ValueError(f"tokens from {tokens.min()} to {tokens.max()}; accepted: 0 to {last}")
-    return np.maximum(tokens.astype(np.int8) - EMPTY_TOKEN, 0).reshape(size, size)
-
-
 def are_valid_solutions(grids: np.ndarray, size: int) -> np.ndarray:
-    """Tell, bool [N], which of [N, size * size] are full and hold every digit once in each unit."""
+    """Return bool [N]: whether each of [N, size * size] grids has every digit once in each unit."""
     in_range = np.asarray(((grids >= 1) & (grids <= size)).all(axis=1))
     bit_of = np.array([1 << digit for digit in range(size + 1)], dtype=np.int16)
     bits = bit_of[np.where(in_range[:, None], grids, 0)]
@@ -153,17 +142,12 @@ def are_valid_solutions(grids: np.ndarray, size: int) -> np.ndarray:
 
 
 def solve(puzzle: np.ndarray) -> tuple[np.ndarray | None, int]:
-    """Find the first solution of a puzzle, and the backtracks it took: the puzzle's rating.
+    """Return the first solution of a puzzle, int8 [size, size] or None, and its rating.
 
-    The solver fills in cells with one candidate and digits with one cell left in a unit. When stuck
-    it guesses the digits of the first cell with the fewest candidates, in ascending order. The
-    rating counts the guessed digits taken back. Two images of a puzzle may differ in it. The
-    published data sets count guesses of the tdoku solver instead: their 20 is about 100 here.
-
-    Args:
-        puzzle: integer [size, size], 0 where empty.
-    Returns:
-        (int8 [size, size], backtracks); None for the grid when there is no solution.
+    The solver fills in cells with one candidate and digits with one cell left in a unit. When it is
+    stuck, it guesses a digit, in ascending order, in the first cell with the fewest candidates. The
+    rating is the number of backtracks, guessed digits taken back. Images of a puzzle may differ in
+    it. Published data sets count the guesses of the tdoku solver instead: their 20 is about 100.
     """
     solutions, backtracks, answer = _search(puzzle, limit=1)
     return (answer if solutions else None), backtracks
@@ -175,7 +159,7 @@ def count_solutions(puzzle: np.ndarray, limit: int = 2) -> int:
 
 
 def _search(puzzle: np.ndarray, limit: int) -> tuple[int, int, np.ndarray]:
-    # Imported here because it loads the compiler, which takes half a second: only who solves waits.
+    # Imported here because it loads the compiler, which takes half a second.
     from dataset.sudoku.kernels import solve_board
 
     size = grid_size(puzzle.size)

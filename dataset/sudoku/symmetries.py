@@ -1,7 +1,7 @@
 """Symmetries of Sudokus, and random images of puzzles under them.
 
-Augmentation j of puzzle i depends on (seed, i, j) alone: not on how the work is cut into chunks,
-nor on how many puzzles or augmentations are built with it.
+Augmentation j of puzzle i depends only on (seed, i, j), not on chunks, nor on the number of puzzles
+or augmentations.
 """
 
 from functools import cache
@@ -16,21 +16,20 @@ from dataset.sudoku.rules import BOX_SHAPES, EMPTY_TOKEN, grid_size
 from runtime.progress import bar
 from runtime.streams import Stream, random_words
 
-_ROWS_PER_CHUNK = 2048  # keeps a chunk's index arrays (1.3 MB each) in the processor's cache
+_ROWS_PER_CHUNK = 2048  # The index arrays of a chunk (1.3 MB each) fit the processor's cache.
 
 
 class SudokuSymmetries(Views):
-    """The symmetries of one size of Sudoku: digits permuted, rows and columns moved within and with
-    their bands, and transposed.
+    """The symmetries of one size of Sudoku.
 
-    A new cell [i, j] comes from the old flat cell row_part[r, i] + column_part[c, j]: orders of
-    rows and columns that keep bands and stacks together, and, in the second half of both tables,
-    the same after a transposition. Size 6, with boxes of 2 rows by 3 columns, has no second half.
+    They permute digits, rows in a band, bands, columns in a stack and stacks, and they transpose.
+    The old position of the new cell [i, j] is row_part[r, i] + column_part[c, j]. The second half
+    of both tables is for transposed grids; size 6 has none, because its boxes are not square.
 
     Attributes:
-        number: 2**40.2 at size 9.
-        num_moves: how many ways there are to move the cells.
-        tokens: uint8 [size!, size + 2], the new token of each: pad and empty stay, digits permute.
+        number: the number of symmetries, 2**40.2 at size 9.
+        num_moves: the number of ways to move the cells.
+        tokens: uint8 [size!, size + 2], the new token for each; only digits change.
     """
 
     def __init__(self, size: int) -> None:
@@ -53,7 +52,7 @@ class SudokuSymmetries(Views):
         self._size = size
 
     def cells(self, moves: np.ndarray | None = None) -> np.ndarray:
-        """Return intp [N, cells], the old cell of each new one, for int64 [N] moves (None: all)."""
+        """Return the old position of each cell, intp [N, cells]; `moves`: int64 [N] (None: all)."""
         moves = np.arange(self.num_moves) if moves is None else moves
         rest, column = np.divmod(moves, self._num_columns)
         half = rest // self._num_rows
@@ -65,12 +64,13 @@ class SudokuSymmetries(Views):
         return self.cells(moves), self.tokens[digits]
 
     def turns(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Choose for each of N puzzles, by random uint64 [2, N], how it is turned and mirrored and
-        its digits are renamed; returns cells and tokens as `moves`, int32.
+        """Choose a dihedral view and a permutation of digits for each of N puzzles.
+
+        `words` are random, uint64 [2, N]. Returns (cells, tokens) as `moves`, but int32.
         """
         moves, digits = (words >> np.uint64(1)).astype(np.int64)
         turned = view_cells(self._size)
-        if not self._is_square:  # Its boxes need views in which rows stay rows.
+        if not self._is_square:  # Boxes stay boxes only if rows stay rows.
             turned = turned[[0, 2, 4, 5]]
         cells = turned[moves % len(turned)].astype(np.int32)
         return cells, self.tokens[digits % len(self.tokens)].astype(np.int32)
@@ -80,7 +80,7 @@ sudoku_symmetries = cache(SudokuSymmetries)
 
 
 def _line_orders(num_groups: int, group_size: int) -> np.ndarray:
-    """All orders of rows that keep bands together (or columns and stacks); intp [orders, lines]."""
+    """Return all orders of rows that keep bands (or columns, stacks) together, [orders, lines]."""
     inner = list(permutations(range(group_size)))
     lines = np.arange(num_groups * group_size).reshape(num_groups, group_size)
     orders = [
@@ -94,12 +94,10 @@ def _line_orders(num_groups: int, group_size: int) -> np.ndarray:
 def augment_sudoku(
     questions: np.ndarray, answers: np.ndarray, num_aug: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Follow each puzzle with `num_aug` random symmetric images of it.
-
-    The images are drawn independently, so some may be equal.
+    """Return each puzzle followed by `num_aug` random symmetric images; some may be equal.
 
     Args:
-        questions: uint8 [N, cells] tokens, as `answers`.
+        questions, answers: tokens, uint8 [N, cells].
     Returns:
         (questions, answers), uint8 [N * (1 + num_aug), cells] each.
     """

@@ -29,7 +29,7 @@ SECONDS = 30  # A build takes 0.02 s.
 
 # The text after the file's name in a message about a row, and about a task.
 CSV_PLACE = (
-    r"row \d+: |cannot be read after line \d+: |the header |there is no puzzle|no \w+ is left of \d"
+    r"row \d+: |cannot be read after line \d+: |the header |no puzzle below|no \w+ is left of \d"
 )
 JSON_PLACE = r"task |not JSON: |expected an object of |no such file"
 

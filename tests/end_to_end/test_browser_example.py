@@ -17,7 +17,7 @@ from apps.export import exporting
 from dataset import build_sudoku_dataset
 from dataset.kinds.base import Puzzle
 from dataset.kinds.sudoku import SUDOKU
-from dataset.sudoku.rules import count_solutions, parse_puzzle, tokens_to_grid
+from dataset.sudoku.rules import count_solutions, parse_puzzle
 from evaluation.solve import Reasoning, reason
 from training.checkpoint.trained_model import find_trained_model
 
@@ -127,7 +127,7 @@ def thoughts_of(run: Path) -> list[Reasoning]:
     assert found.facts is not None
     model = found.load(found.run.arch, found.facts, "the data", torch.device("cpu"))
     inputs = np.load(run.parent / "data" / "test" / "all__inputs.npy")
-    puzzles = [Puzzle(SUDOKU, tokens_to_grid(row)) for row in inputs]
+    puzzles = [Puzzle(SUDOKU, SUDOKU.to_grid(row)) for row in inputs]
     return list(reason(model, puzzles, torch.device("cpu")))
 
 

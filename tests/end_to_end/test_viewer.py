@@ -187,7 +187,7 @@ def test_arc_is_listed_by_task_with_its_demonstrations(
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ({"puzzle": {"text": "12"}}, "2 cells are no Sudoku"),
+        ({"puzzle": {"text": "12"}}, "2 cells do not form a Sudoku"),
         ({"puzzle": {"text": "." * 81}}, "81 cells; the model reads 16"),
         ({"puzzle": {"text": "11.............."}}, "digit 1 stands twice in row 1"),
         ({"puzzle": {"text": "x" * 300_000}}, "puzzle.text"),

@@ -1,4 +1,4 @@
-"""Further label fields in batches: of the same rows as the labels, and only where asked for."""
+"""Label fields in batches: from the same rows as the labels, and only if requested."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ SIZES = np.array([2, 1, 3, 1, 1])  # Examples of each puzzle.
 
 
 def write(folder: Path, fields: dict[str, LabelField] | None = None) -> Path:
-    """Rows whose labels and fields can be computed from the inputs; label 0 is ignored."""
+    """Write rows with labels and fields computed from the inputs; label 0 is ignored."""
     declared = FIELDS if fields is None else fields
     num_examples = int(SIZES.sum())
     inputs = np.random.default_rng(0).integers(2, 9, (num_examples, 6))
@@ -72,18 +72,18 @@ def test_folders_that_disagree_about_an_asked_field_are_refused(tmp_path: Path):
     one = write(tmp_path / "one")
     two = write(tmp_path / "two", {"rgb": FIELDS["rgb"]})
     three = write(tmp_path / "three", {"moves": LabelField(6)})
-    missing = r"two/train/dataset\.json: declares no field 'moves', but rgb"
+    missing = r"two/train/dataset\.json: no field 'moves'; declared fields: rgb"
     with pytest.raises(DatasetError, match=missing):
         PuzzleDataset([one, two], "train", fields=["moves"])
     with pytest.raises(DatasetError, match=r"three/train/dataset\.json: fields\.moves is .*6.*5"):
         PuzzleDataset([one, three], "train", fields=["moves"])
     plain = write(tmp_path / "plain", {})
-    with pytest.raises(DatasetError, match="declares no field 'moves', but none"):
+    with pytest.raises(DatasetError, match="no field 'moves'; declared fields: none"):
         PuzzleDataset([plain], "train", fields=["moves"])
 
 
 def colours_of(labels: np.ndarray) -> np.ndarray:
-    """Cell by cell, by the definition."""
+    """Return the colours of the labels, cell by cell, by the definition."""
     pixels = np.full((*labels.shape, 3), -100)
     for at, label in np.ndenumerate(labels):
         if label >= 2:

@@ -24,7 +24,7 @@ def same(first: Batch, second: Batch) -> bool:
 
 
 def test_rows_are_the_published_ones_shifted(train_set: PuzzleDataset, materialized_arc: Path):
-    """The rows drawn are those of the published format, and hold the same grids elsewhere."""
+    """Lazy batches have the same rows and grids as published ones; only the shifts differ."""
     plain = PuzzleDataset([materialized_arc], "train")
     shifted = 0
     pairs = zip(batches_of(train_set).iterate(1), batches_of(plain).iterate(1), strict=True)
@@ -49,7 +49,7 @@ def test_one_example_of_each_puzzle_is_never_shifted(train_set: PuzzleDataset):
             at_home[row].add(bool(cells[0] > 1))
     always = np.array([False not in seen for seen in at_home.values()])
     by_puzzle = np.add.reduceat(always, arrays.puzzle_indices[:-1])
-    # `b`, the last group, has an example that is 30 rows high and one or two places to be in.
+    # The last group, `b`, has an example of 30 rows with only one or two possible places.
     assert (by_puzzle[:-7] == 1).all()
 
 
@@ -61,7 +61,7 @@ def test_a_batch_depends_only_on_its_position(train_set: PuzzleDataset):
 
 
 def test_shifts_depend_on_seed_iteration_and_position(train_set: PuzzleDataset):
-    """The same row lies elsewhere when it is drawn again."""
+    """A row that is drawn again gets another shift."""
 
     def places(iteration: int, **changes: int) -> set[tuple[int, int]]:
         batches = batches_of(train_set, **changes)

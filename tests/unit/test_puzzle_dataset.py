@@ -21,10 +21,10 @@ FACTS |= {"seq_len": SEQ_LEN, "num_puzzle_identifiers": 50}
 
 
 def make_set(groups: Sequence[Sequence[int]], num_identifiers: int = 50) -> PuzzleSet:
-    """A set from the number of examples of each puzzle of each group.
+    """Return a set in which groups[g][p] is the number of examples of puzzle p of group g.
 
-    The inputs spell the row number in base 10 and the identifiers are the puzzle numbers, so that a
-    batch tells where it is from; the last label of each row is 0.
+    The inputs are the digits of the row number, and the identifiers are the puzzle numbers, so a
+    batch shows which rows it has. The last label of each row is 0.
     """
     sizes = [size for group in groups for size in group]
     rows = np.arange(sum(sizes))
@@ -52,7 +52,7 @@ def row_numbers(batch: Batch) -> np.ndarray:
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """One batch from the slices of all ranks."""
+    """Return the batch made of the slices of all ranks."""
     slices = [batch.arrays() for batch in batches]
     whole = {name: np.concatenate([arrays[name] for arrays in slices]) for name in slices[0]}
     named = {name: whole.pop(name) for name in ("inputs", "labels", "puzzle_identifiers")}
@@ -119,7 +119,7 @@ def test_a_batch_has_as_many_rows_for_each_rank(dataset: PuzzleDataset, size: in
 
 
 def test_stream_is_the_one_of_earlier_versions(tmp_path: Path):
-    """A run resumed under a newer version continues its stream: these numbers are a promise."""
+    """A run resumed with a later version must continue with these batches."""
     dataset = PuzzleDataset([write(tmp_path, one=make_set(SINGLE), two=make_set(MIXED))], "train")
     batches = batches_of(dataset, seed=2**63 + 5, global_batch_size=10)
     single, mixed = (next(batches.iterate_rows(3, n))[1].rows.tolist() for n in (1, 7))
@@ -228,8 +228,8 @@ def test_folders_that_disagree_are_refused(tmp_path: Path, name: str, value: int
 def test_set_names_that_would_collide_are_refused(tmp_path: Path):
     one = write(tmp_path / "one", all=make_set(SINGLE), all1=make_set(SINGLE))
     two = write(tmp_path / "two", all=make_set(SINGLE))
-    for paths, told in (([one, two], "there are two sets 'all1'"), ([], "no data path given")):
-        with pytest.raises(DatasetError, match=told):
+    for paths, message in (([one, two], "two sets are called 'all1'"), ([], "no data path given")):
+        with pytest.raises(DatasetError, match=message):
             PuzzleDataset(paths, "train")
 
 
@@ -256,9 +256,9 @@ def test_folders_keep_the_identifiers_of_training(tmp_path: Path):
         assert tested.metadata.num_puzzle_identifiers == 150
         first = next(iter(tested.sets.values()))
         assert first.puzzle_identifiers.tolist() == [offsets[0], offsets[0] + 1]
-    # One folder of training has no say about others.
+    # A model trained on one folder does not shift the identifiers of others.
     assert PuzzleDataset([b], "test", numbered_as=[a]).identifier_offsets == [0]
-    with pytest.raises(DatasetError, match="trained on several folders, and this is none of them"):
+    with pytest.raises(DatasetError, match="the model has no puzzle embeddings for this folder"):
         PuzzleDataset([c], "test", numbered_as=[a, b])
 
 
@@ -282,7 +282,7 @@ def test_naming_the_kind_keeps_the_fingerprint(tmp_path: Path):
         sets = [PuzzleDataset([path], "train") for path in (plain, told, wrong)]
         assert [each.kind for each in sets[:2]] == [None, kind]
         assert sets[0].fingerprint() == sets[1].fingerprint() == sets[2].fingerprint()
-        with pytest.raises(DatasetError, match=r"dataset.json: kind is 'arc', which 16 cells"):
+        with pytest.raises(DatasetError, match=r"dataset.json: kind 'arc' cannot have 16 cells"):
             _ = sets[2].kind
     empty = np.ones((1, 16), np.uint8)
     write_puzzles(tmp_path / "other" / "train", empty, empty, vocab_size=6, kind="jigsaw")

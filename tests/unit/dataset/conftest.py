@@ -1,4 +1,4 @@
-"""The Sudoku and the maze builder with small CSV files."""
+"""Fixtures: the Sudoku and the maze builder with small CSV files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,7 @@ MAZE_TEST = ["made,#S #  # G   # # ,#S # o# Go  # # ,"]
 
 
 class Builder:
-    """A builder called in this process, with its sources in `folder` and its set in `output`."""
+    """A builder run in this process, with its sources in `folder` and its data set in `output`."""
 
     def __init__(
         self, kind: type[PuzzleBuild], size: int, rows: tuple[list[str], list[str]], folder: Path
@@ -66,7 +66,7 @@ class Builder:
             self.write(good, name)
 
     def facts(self, groups: int, puzzles: int) -> dict[str, Any]:
-        """What dataset.json says of a set of 4x4 cells: as a published one, and the ratings."""
+        """Return the expected dataset.json for 4x4 cells: the published keys, ratings and kind."""
         ids = {"pad_id": 0, "ignore_label_id": 0, "blank_identifier_id": 0}
         sizes = {"vocab_size": 6, "seq_len": 16, "num_puzzle_identifiers": 1, "sets": ["all"]}
         totals = {"total_groups": groups, "total_puzzles": puzzles, "mean_puzzle_examples": 1.0}
@@ -89,13 +89,13 @@ def maze(tmp_path: Path) -> Builder:
 
 @pytest.fixture(params=["sudoku", "maze"])
 def builder(request: pytest.FixtureRequest) -> Builder:
-    """Both of them, one after the other."""
+    """Each of the two builders."""
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
 def error_line(capsys: pytest.CaptureFixture[str]) -> Any:
-    """A function that returns the one line that an error printed."""
+    """A function that returns the one error line printed so far."""
 
     def read() -> str:
         captured = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""The ARC builder: what it writes in both formats, and how it answers mistakes."""
+"""The ARC builder: its files in both formats, and its errors."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def build(tasks: Path | str, output: Path, *flags: str) -> Path:
 
 
 def examples_by_name(folder: Path, split: str) -> dict[str, list[list[Any]]]:
-    """[input, output] grids of each puzzle by its name, wherever they lie on the canvas."""
+    """Return the [input, output] grids of each puzzle by name, cut out of their canvases."""
     dataset, names = PuzzleDataset([folder], split), read_json(folder / "identifiers.json")
     arrays = dataset.sets["all"]
     batch = dataset.read("all", np.arange(arrays.num_examples), np.zeros(arrays.num_examples))
@@ -133,7 +133,7 @@ def test_first_identifier_can_be_chosen(arc_tasks: Path, tmp_path: Path) -> None
 
 
 def write_kaggle(arc_tasks: Path, folder: Path, *, solved: bool) -> str:
-    """Write `arc_tasks` as the subsets training, evaluation and concept."""
+    """Write `arc_tasks` as Kaggle files of the subsets training, evaluation and concept."""
     folder.mkdir()
     for place in arc_tasks.iterdir():
         tasks = {path.stem: read_json(path) for path in place.iterdir()}
@@ -171,7 +171,7 @@ def test_unknown_test_outputs_are_ignored_labels(
     prefix = write_kaggle(arc_tasks, tmp_path / "kaggle", solved=False)
     arguments = ["--input-file-prefix", prefix, "--num-aug=6"]
     assert main([*arguments, f"--output-dir={tmp_path / 'out'}"]) == 0
-    assert "6 test outputs are not known" in capsys.readouterr().out
+    assert "6 test outputs are unknown" in capsys.readouterr().out
     dataset = PuzzleDataset([tmp_path / "out"], "test")
     batch = dataset.read("all", slice(0, 21), np.zeros(21))
     assert (batch.labels == -100).all()
@@ -220,7 +220,7 @@ def test_chosen_tasks_alone_are_taken(
     assert found == {"<blank>", "d"}
     arguments = ["--dataset-dirs", str(arc_tasks), "--output-dir", str(tmp_path / "none")]
     assert main([*arguments, "--tasks", "d", "dx"]) == 3
-    assert "there is no task 'dx' in these sources; nearest: d" in error_line()
+    assert "no task 'dx' in these sources; nearest: d" in error_line()
 
 
 @pytest.mark.parametrize("flags", [[], ["--materialize", "--no-shift"]])

@@ -1,4 +1,4 @@
-"""What is special about the maze builder; the rest is in test_puzzle_build."""
+"""The maze builder; the parts shared with the Sudoku builder are in test_puzzle_build."""
 
 import json
 from collections.abc import Callable
@@ -114,10 +114,10 @@ def test_mazes_that_do_not_exist_are_a_configuration_error(
     monkeypatch.setattr(generator, "_MAX_ATTEMPTS", 20_000)
     maze.size = 6
     assert maze("--min-length=26", "--test-size=1", source="generate") == 2
-    assert "no other 6x6 maze whose shortest path has 26 moves or more" in error_line()
+    assert "no new 6x6 maze with a shortest path of 26 moves or more" in error_line()
     maze.size = 2
     assert maze("--min-length=2", "--subsample-size=100", source="generate") == 2
-    assert error_line().startswith("error: no other 2x2 maze")
+    assert error_line().startswith("error: no new 2x2 maze")
     assert list(maze.output.parent.iterdir()) == []
 
 
@@ -133,7 +133,7 @@ ANSWER = "So  #o# #o#  ooG"
         (f"made,{ANSWER},{ANSWER},7", "question: it must consist of"),
         (f"made,{GOOD},{ANSWER.replace('o', 'x')},7", "answer: it must be the question with one"),
         (f"made,{GOOD},{ANSWER.replace('#', ' ')},7", "answer: it must be the question"),
-        (f"made,{GOOD},{ANSWER},6", "rating: it must be the number of cells on the path, or noth"),
+        (f"made,{GOOD},{ANSWER},6", "rating: it must be the number of cells on the path, or empty"),
         ("made,S G             ,S G ooo         ,5", "answer: its path is not a shortest one"),
     ],
 )

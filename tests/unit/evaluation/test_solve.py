@@ -9,7 +9,7 @@ import torch
 
 from dataset.kinds.base import Puzzle
 from dataset.kinds.sudoku import SUDOKU, repeated_digits
-from dataset.sudoku.rules import BOX_SHAPES, grid_to_tokens, tokens_to_grid
+from dataset.sudoku.rules import BOX_SHAPES
 from dataset.sudoku.symmetries import SudokuSymmetries
 from evaluation import chains
 from evaluation.config import ThinkingSettings
@@ -71,7 +71,7 @@ def test_reasoning_counts_what_changed_and_what_is_wrong() -> None:
 
 
 def examples_of(puzzle: np.ndarray) -> dict[str, torch.Tensor]:
-    inputs = torch.from_numpy(grid_to_tokens(puzzle).astype(np.int32))[None]
+    inputs = torch.from_numpy(SUDOKU.to_tokens(puzzle).astype(np.int32))[None]
     return {"inputs": inputs, "puzzle_identifiers": torch.zeros(1, dtype=torch.int32)}
 
 
@@ -105,7 +105,7 @@ def test_who_watches_sees_each_step_of_each_chain(make_model: Make) -> None:
     assert found.num_agreeing == ends.count(own[-1].tokens[0].tolist())
     assert found.certainty is not None
     for step, one in enumerate(own):
-        assert np.array_equal(tokens_to_grid(one.tokens[0]), found.answers[step])
+        assert np.array_equal(SUDOKU.to_grid(one.tokens[0]), found.answers[step])
         assert one.certainty[0].reshape(4, 4) == pytest.approx(found.certainty[step], abs=1e-6)
         assert one.q_halt[0] == pytest.approx(found.q_halt[step], abs=1e-6)
     (alone,) = reason(model, [PUZZLE], CPU, settings=settings)
@@ -124,8 +124,8 @@ def test_certainty_is_that_of_the_cells_in_any_view(make_model: Make) -> None:
         if one.step == 2:
             seen[one.chain] = one.certainty[0]
     for chain, certainty in seen.items():
-        board = grid_to_tokens(QUESTION)[None]
-        turned = tokens_to_grid(views.apply(drawn[chain], board)[0][0])
+        board = SUDOKU.to_tokens(QUESTION)[None]
+        turned = SUDOKU.to_grid(views.apply(drawn[chain], board)[0][0])
         (as_it_is,) = reason(model, [Puzzle(SUDOKU, turned)], CPU)
         assert as_it_is.certainty is not None
         own = np.empty(16, np.float32)
@@ -189,10 +189,10 @@ def test_the_chain_that_answers_is_the_one_of_an_evaluation(
     )
     batches, views = EvalBatches(sudokus, global_batch_size=10), views_for(settings, SUDOKU, 4)
     chains.think_longer(model, model, batches, Ranks("cpu"), settings, views)
-    questions = [tokens_to_grid(row) for row in sudokus.sets["all"].inputs]
+    questions = [SUDOKU.to_grid(row) for row in sudokus.sets["all"].inputs]
     found = list(reason(model, sudokus_of(questions), CPU, settings=settings))
     for reasoning, expected in zip(found, answers[0], strict=True):
-        assert np.array_equal(reasoning.answer, tokens_to_grid(expected))
+        assert np.array_equal(reasoning.answer, SUDOKU.to_grid(expected))
         if select == "first_halt":
             assert not reasoning.halts[:-1].any()
     assert {reasoning.num_chains for reasoning in found} == {3}

@@ -13,6 +13,7 @@ from apps.lattice.evaluating import as_text, figures_of
 from apps.lattice.model import CONTRADICTION
 from apps.lattice.narration import tell
 from apps.lattice.search import Chain, Found, Ledger, Round, Search, search_sets
+from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku import rules
 from evaluation.config import EvalSearchSettings
 from models.config import DataFacts
@@ -35,8 +36,8 @@ def puzzles() -> Batch:
             generator.random((4, 4)) < (0.3, 0.3, 0.8)[len(inputs) % 3], solution, 0
         )
         if rules.count_solutions(question) == 1:
-            inputs.append(rules.grid_to_tokens(question))
-            labels.append(rules.grid_to_tokens(solution))
+            inputs.append(SUDOKU.to_tokens(question))
+            labels.append(SUDOKU.to_tokens(solution))
     ids = np.zeros(12, np.int32)
     return Batch(np.stack(inputs).astype(np.int32), np.stack(labels).astype(np.int32), ids)
 
@@ -284,8 +285,8 @@ def test_the_story_of_a_chain_leads_to_its_answer(
                 told |= {place: int(but[1])} if but else {}
             elif words[1] == "is":
                 told[words[0]] = int(words[2].rstrip(":"))
-        grid = rules.tokens_to_grid(found.answer)
-        given = rules.tokens_to_grid(inputs)
+        grid = SUDOKU.to_grid(found.answer)
+        given = SUDOKU.to_grid(inputs)
         assert told == {
             f"r{r + 1}c{c + 1}": grid[r, c] for r in range(4) for c in range(4) if not given[r, c]
         }

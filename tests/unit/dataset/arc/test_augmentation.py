@@ -1,4 +1,4 @@
-"""Colours, names, and draws of ARC augmentations."""
+"""ARC augmentations: colours, names and random draws."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_names_are_read(name: str, task: str, view: int, colours: str) -> None:
     ],
 )
 def test_wrong_names_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="is no name of a puzzle; accepted: TASK, or"):
+    with pytest.raises(ValueError, match="is not the name of a puzzle; accepted: TASK, or"):
         parse_identifier(name)
 
 
@@ -57,7 +57,7 @@ def all_colours() -> list[tuple[np.ndarray, np.ndarray | None]]:
 
 
 def images(pairs: list, augmentation: np.ndarray) -> tuple[bytes, ...]:
-    """What an augmentation makes of the pairs, whatever their order."""
+    """Return the augmented pairs in an order that does not depend on theirs."""
     colours = augmentation.copy()
     view, colours[0] = int(augmentation[0]), 0
     made = []
@@ -79,7 +79,7 @@ def test_the_first_is_the_original_and_all_differ() -> None:
     assert len(np.unique(drawn[:, 1:], axis=0)) > 490
 
 
-# Pairs, and how many different puzzles they make at most.
+# Pairs, and the largest number of different puzzles that they can make.
 SYMMETRIC = {
     "one cell": ([(np.array([[3]], np.uint8), np.array([[3]], np.uint8))], 9),
     "black": ([(np.zeros((3, 4), np.uint8), None)], 2),
@@ -106,5 +106,5 @@ def test_draws_depend_on_seed_and_task() -> None:
     for task, seed in (("a", 2), ("b", 1)):
         assert (draw_augmentations(task, all_colours(), 20, seed=seed)[1:] != first[1:]).any()
     np.testing.assert_array_equal(draw_augmentations("a", all_colours(), 9, seed=1), first[:10])
-    # Asked for none, only the original is left.
+    # With num_aug 0, only the original is left.
     assert draw_augmentations("a", all_colours(), 0, seed=1).tolist() == [list(range(10))]

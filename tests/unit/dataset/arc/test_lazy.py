@@ -1,4 +1,4 @@
-"""Rows of lazy ARC sets against the plain way of making them."""
+"""Rows of lazy ARC sets, compared with rows made by plain numpy code."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def lazy() -> LazyArcSet:
 
 
 def plain_row(lazy: LazyArcSet, row: int, shift: int) -> tuple[np.ndarray, np.ndarray]:
-    """The two canvases of an example, made with numpy's own views."""
+    """Return the two canvases of an example, made by plain numpy code."""
     puzzle = max(p for p in range(lazy.num_puzzles) if lazy.puzzle_indices[p] <= row)
     group = max(g for g in range(lazy.num_groups) if lazy.group_indices[g] <= puzzle)
     pair = PAIRS[lazy.source_indices[group] + row - lazy.puzzle_indices[puzzle]]

@@ -1,4 +1,4 @@
-"""ARC tasks: sources, what is malformed, duplicates, canvases."""
+"""ARC tasks: sources, malformed files, repeated tasks, canvases."""
 
 import copy
 import json
@@ -32,7 +32,7 @@ TASK = {
 
 
 def changed(*path: Any, to: Any = None) -> dict[str, Any]:
-    """TASK with the value at a path replaced, or deleted where `to` is Ellipsis."""
+    """Return TASK with the value at a path replaced, or deleted if `to` is Ellipsis."""
     task = copy.deepcopy(TASK)
     place: Any = task
     for key in path[:-1]:
@@ -96,7 +96,7 @@ def test_malformed_task_is_named(content: Any, message: str) -> None:
     "name", ["", "<blank>", "a|||t3|||0192837465", "a_t3_0192837465", "a|||b", "a\n", "\ud800"]
 )
 def test_name_that_would_be_misread_is_refused(name: str) -> None:
-    with pytest.raises(DatasetError, match="the name cannot be used"):
+    with pytest.raises(DatasetError, match="rename it; accepted"):
         parsed(name)
 
 
@@ -156,7 +156,7 @@ def test_without_solutions_outputs_are_not_known(tmp_path: Path) -> None:
         ({"a": TASK}, {}, "task a: None, expected a list of 1 grids"),
         ({"a": TASK}, {"a": [[[1]], [[2]]]}, "task a: list of 2, expected a list of 1 grids"),
         ({"a": TASK}, {"a": [[1]]}, "task a: test pair 1: output: row 1: 1, expected 1 to 30"),
-        ({"a": TASK}, {"a": [[[3]]]}, "task a: test pair 1: not the output in"),
+        ({"a": TASK}, {"a": [[[3]]]}, "task a: test pair 1: the output differs from"),
     ],
 )
 def test_malformed_kaggle_files_are_named(
@@ -203,9 +203,9 @@ def test_same_task_for_the_same_use_is_taken_once() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ((TASK, False), (OTHER, False), "differs from the task of that name"),
-        ((TASK, True), (OTHER, True), "differs from the task of that name"),
-        ((TASK, True), (REVERSED, True), "differs from the task of that name"),
+        ((TASK, False), (OTHER, False), "differs from the task with this name"),
+        ((TASK, True), (OTHER, True), "differs from the task with this name"),
+        ((TASK, True), (REVERSED, True), "differs from the task with this name"),
         ((TASK, False), (TASK, True), "is a training task in "),
         ((TASK, True), (TASK, False), "is an evaluation task in "),
     ],

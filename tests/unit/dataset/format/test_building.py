@@ -1,4 +1,4 @@
-"""A set is built beside its place and put there in one step."""
+"""A data set is built beside its folder and moved there in one step."""
 
 import os
 import stat
@@ -50,7 +50,7 @@ def test_atomic_build_refuses_what_is_no_data_set(tmp_path: Path):
     for output, reason in ((folder, "is not a data set"), (file, "is not a folder")):
         with pytest.raises(DatasetError, match=reason), atomic_build(output):
             pytest.fail("the build was started")
-    # It looks again before it replaces.
+    # The folder is checked again before it is replaced.
     with pytest.raises(DatasetError, match="is not a data set"):
         build_and_write_thesis()
     assert [path.name for each in (folder, late) for path in each.iterdir()] == ["thesis.tex"] * 2

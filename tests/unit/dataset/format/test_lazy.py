@@ -1,4 +1,4 @@
-"""The lazy ARC format: read back, covered by the fingerprint, and nothing damaged is read."""
+"""The lazy ARC format: reading it back, its fingerprint, and refusing damaged files."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def opened(folder: Path, split: str = "train") -> LazyArcSet:
 
 
 def damage(folder: Path, name: str, change: Callable[[np.ndarray], Any]) -> Path:
-    """Replace an array by what `change` returns, or leaves in it."""
+    """Replace an array by the result of `change`, or by the array itself if that is None."""
     path = folder / name
     array = np.load(path)
     changed = change(array)
@@ -93,11 +93,11 @@ PIXELS = {"num_classes": 256, "channels": 3, "unknown_label": 1, "derived": True
         (f"{TRAIN}puzzle_indices.npy", put(-1, 99), "puzzle 34 has 3 examples"),
         (f"{TRAIN}puzzle_identifiers.npy", put(2, 36), "identifier 36 in row 2"),
         (f"{TRAIN}inputs.npy", lambda a: a.astype(int), "dtype int64, expected uint8"),
-        (f"{TRAIN}inputs.npy", put((2, 0), 12), "row 2 is no grid"),
-        (f"{TRAIN}inputs.npy", put(2, 0), "row 2 is no grid"),
-        (f"{TRAIN}inputs.npy", put((2, 899), 2), "row 2 is no grid"),
-        (f"{TRAIN}labels.npy", put((2, 899), 1), "row 2 is no grid"),
-        (f"{TRAIN}labels.npy", put((12, 30), 1), "row 12 is no grid"),
+        (f"{TRAIN}inputs.npy", put((2, 0), 12), "row 2 is wrong; expected one grid"),
+        (f"{TRAIN}inputs.npy", put(2, 0), "row 2 is wrong; expected one grid"),
+        (f"{TRAIN}inputs.npy", put((2, 899), 2), "row 2 is wrong; expected one grid"),
+        (f"{TRAIN}labels.npy", put((2, 899), 1), "row 2 is wrong; expected one grid"),
+        (f"{TRAIN}labels.npy", put((12, 30), 1), "row 12 is wrong; expected one grid"),
         (f"{TRAIN}labels.npy", lambda a: a[1:], "shape [13, 900], expected [14, 900]"),
     ],
 )

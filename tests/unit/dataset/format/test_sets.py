@@ -1,4 +1,4 @@
-"""The on-disk contract: what is written is read back, and nothing damaged is read in silence."""
+"""The format on disk: written sets are read back, and damaged ones are refused."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ ARRAYS = (*SET_FIELDS, "moves", "rgb", "ratings")
 
 
 def small_set() -> PuzzleSet:
-    """Two groups of one and two puzzles, which hold two, one and two examples."""
+    """Return two groups of one and two puzzles; the puzzles have two, one and two examples."""
     cells = np.arange(20, dtype=np.int64).reshape(5, 4)
     fields = {"moves": cells % 5, "rgb": cells[..., None] * 12 + np.arange(3)}
     offsets = np.array([1, 2, 0]), np.array([0, 2, 3, 5]), np.array([0, 1, 3])
@@ -137,7 +137,7 @@ def test_metadata_survives_json_and_unknown_keys_are_ignored(split_dir: Path):
         other = dataclasses.replace(plain, **changes)
         path.write_text(other.to_json())
         assert load_metadata(split_dir) == other
-        # What has its default is left out, as in the published file, but not a zero.
+        # Keys with their default are left out, as in the published file, but a zero is not.
         kept = {"total_puzzles"} if other.total_puzzles == 0 else set()
         assert OPTIONAL & json.loads(path.read_text()).keys() == kept
 
@@ -171,9 +171,9 @@ def named(name: str) -> dict[str, Any]:
         ({"sets": ["all", "all"]}, "expected every name once"),
         ({"sets": [".hidden"]}, "set name '.hidden'"),
         ({"sets": ["all\n"]}, "set name"),
-        ({"total_groups": 3}, "total_groups is 3, the sets hold 2"),
-        ({"total_puzzles": 4}, "total_puzzles is 4, the sets hold 3"),
-        ({"mean_puzzle_examples": 1.0}, "mean_puzzle_examples is 1.0, the sets hold 1.666666"),
+        ({"total_groups": 3}, "total_groups is 3, but the sets have 2"),
+        ({"total_puzzles": 4}, "total_puzzles is 4, but the sets have 3"),
+        ({"mean_puzzle_examples": 1.0}, "mean_puzzle_examples is 1.0, but the sets have 1.666666"),
         ({"ratings": 1}, "ratings is 1"),
         ({"fields": ["moves"]}, "fields is ['moves']: input should be a valid dict"),
         ({"fields": {"moves": 5}}, "fields.moves is 5: input should be a dict"),
@@ -186,7 +186,7 @@ def named(name: str) -> dict[str, Any]:
         (moves(channels=None), "fields.moves.channels is None"),
         (moves(unknown_label=7), "fields.moves.unknown_label is 7"),
         (moves(derived=1), "fields.moves.derived is 1: input should be"),
-        (moves(derived=True), "fields.moves is derived, accepted only"),
+        (moves(derived=True), "fields.moves is derived, but only"),
         (named("ratings"), "field name 'ratings'"),
         (named("source_indices"), "field name 'source_indices'"),
         (named("a__b"), "field name 'a__b'"),
@@ -205,7 +205,7 @@ def test_wrong_metadata_is_named(split_dir: Path, changes: dict, message: str):
     [
         (b"", "not JSON"),
         (b"\xff\xfe\x00", "not JSON"),
-        (b"[" * 100_000, "not JSON: nested too deep"),
+        (b"[" * 100_000, "not JSON: nested too deeply"),
         (b"[1]", "list, expected a JSON object"),
         (b"{}", "pad_id is missing"),
         (None, "No such file"),
@@ -243,7 +243,7 @@ def make_directory(path: Path) -> None:
 drop_last_row = resave(lambda array: array[:-1])
 
 
-# What a stranger's header may claim is in chaos row 15.
+# Hostile headers are tested in chaos row 15.
 @pytest.mark.parametrize("name", ARRAYS)
 @pytest.mark.parametrize(
     "damage",
@@ -267,7 +267,7 @@ drop_last_row = resave(lambda array: array[:-1])
 @pytest.mark.parametrize("fields", [None, ()])
 def test_damaged_array_is_named(split_dir: Path, name: str, damage: Damage, fields: Any):
     damage(array_path(split_dir, name))
-    # Which of two files is short of a row cannot be told: one of the set's is named then.
+    # If a row is missing, any file of the set may be the wrong one.
     place = "all__" if damage is drop_last_row else f"all__{name}.npy"
     with refused(split_dir / place):
         load_split(split_dir, fields=fields, check_values=False)
@@ -325,7 +325,7 @@ def test_labels_may_equal_an_ignore_id_outside_the_vocabulary(split_dir: Path):
 
 def test_a_field_that_is_not_declared_is_no_field(split_dir: Path):
     for fields in (["pixels"], ["moves", "inputs"]):
-        with pytest.raises(DatasetError, match=r"dataset\.json: declares no field '.*moves, rgb"):
+        with pytest.raises(DatasetError, match=r"dataset\.json: no field '.*moves, rgb"):
             load_split(split_dir, fields=fields)
 
 
@@ -349,14 +349,14 @@ def test_manifest_vouches_for_itself(
     split_dir: Path, manifest: Path, change: Callable[[dict], None]
 ):
     content = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps(content))  # Laid out otherwise, it says the same.
+    manifest.write_text(json.dumps(content))  # Another layout is accepted.
     load_split(split_dir)
     older = {key: value for key, value in content.items() if key != "sha256"}
-    manifest.write_text(json.dumps(older))  # Without a hash of its own it is read too.
+    manifest.write_text(json.dumps(older))  # An older manifest, without its own hash, is accepted.
     load_split(split_dir)
     change(content)
     manifest.write_text(json.dumps(content))
-    with refused(f"{manifest}: is not what the build wrote"):
+    with refused(f"{manifest}: was changed after the build"):
         load_split(split_dir)
 
 
@@ -380,7 +380,7 @@ def test_manifest_and_fingerprint_cover_every_file(split_dir: Path, manifest: Pa
     facts = split_dir / "dataset.json"
     facts.write_text(facts.read_text().replace("}", " }"))
     assert fingerprint(split_dir) != first
-    with refused(facts, "its sha256 is not the one in"):
+    with refused(facts, "its sha256 differs from the one in"):
         load_split(split_dir)
 
 

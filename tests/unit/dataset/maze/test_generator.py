@@ -1,4 +1,4 @@
-"""What is generated: mazes as asked for, reproducible, none twice, and none left out."""
+"""Generated mazes: as requested, reproducible, without repetitions, and none skipped."""
 
 from itertools import islice
 from typing import Any
@@ -12,7 +12,6 @@ from dataset.maze import kernels as maze_kernels
 from dataset.maze.generator import generate_mazes
 from dataset.maze.kernels import find_maze
 from dataset.maze.rules import are_mazes, solve
-from dataset.sources import gathered
 from runtime.streams import Stream
 
 LOWEST, SPAN = np.uint64(round(0.3 * 2**32)), np.uint64(round(0.2 * 2**32))
@@ -32,8 +31,8 @@ def generate(num_mazes: int, **changes: Any) -> tuple[np.ndarray, int]:
         "workers": 1,
     }
     settings["taken"] = set()
-    made, attempts = gathered(islice(generate_mazes(**(settings | changes)), num_mazes))
-    return made.questions, attempts
+    made = [*islice(generate_mazes(**(settings | changes)), num_mazes)]
+    return np.array([each.question for each in made]), made[-1].attempts
 
 
 @pytest.mark.parametrize(("size", "min_length"), [(2, 1), (3, 3), (7, 14), (8, 9), (63, 80)])
@@ -65,7 +64,7 @@ def test_no_maze_is_a_view_of_another():
 
 
 def kept_mazes(states: np.ndarray, size: int, min_length: int) -> dict[int, np.ndarray]:
-    """The mazes kept, by the number of their attempt."""
+    """Return the kept mazes by the number of their attempt."""
     maze = np.zeros(size * size, dtype=np.uint8)
     kept, first = {}, 0
     while (first := find_maze(states, first, size, min_length, LOWEST, SPAN, maze)) < len(states):
@@ -75,11 +74,11 @@ def kept_mazes(states: np.ndarray, size: int, min_length: int) -> dict[int, np.n
 
 
 def slow_attempts(states: np.ndarray, size: int, min_length: int) -> list[int]:
-    """Which attempts are kept, by searching the maze of every one (a path of 1 move or none)."""
+    """Return the attempts that must be kept, by solving the maze of each attempt."""
     kept = []
     maze = np.zeros(size * size, dtype=np.uint8)
     for number in range(len(states)):
-        # With a length of 1 every connected maze is kept, so that the filter has no part in it.
+        # With a length of 1 every connected maze is kept, so the filter is not used.
         if find_maze(states[number : number + 1], 0, size, 1, LOWEST, SPAN, maze) == 0:
             _, moves = solve(maze[None])
             if moves[0] >= min_length:
@@ -97,7 +96,7 @@ def test_the_filter_keeps_all_long_paths(size: int, min_length: int):
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.4217, 0.5, 0.999])
 def test_walls_have_their_probability(share: float):
-    """Each bit and each pair of neighbouring bits, within five standard deviations."""
+    """Each bit and each pair of adjacent bits is within five standard deviations."""
     state = np.array([11], dtype=np.uint64)
     probability = np.uint64(round(share * 2**32))
     drawn = [maze_kernels._random_bits(state, probability) for _ in range(20_000)]

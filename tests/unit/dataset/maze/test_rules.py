@@ -1,4 +1,4 @@
-"""Tokens, shortest paths and the check of drawn paths, against drawings and a slow search."""
+"""Maze tokens, shortest paths and the check of drawn paths, compared with drawings."""
 
 import csv
 import gzip
@@ -18,7 +18,7 @@ def text_of(tokens: np.ndarray) -> str:
 
 
 def tokens(*drawings: str) -> np.ndarray:
-    """Read drawings, with lines parted by `/`: uint8 [N, cells]."""
+    """Return drawings, with lines separated by `/`, as tokens, uint8 [N, cells]."""
     return text_to_tokens([drawing.replace("/", "") for drawing in drawings])
 
 
@@ -35,8 +35,8 @@ def test_tokens_are_the_published_ones():
 
 def test_tokens_of_no_grid_are_refused():
     for cells, message in (
-        ([1, 2, 3], "3 cells are no square grid"),
-        ([1], "1 cells are no square grid"),
+        ([1, 2, 3], "3 cells do not form a square grid"),
+        ([1], "1 cells do not form a square grid"),
         ([1, 2, 3, 6], "tokens from 1 to 6; accepted: 0 to 5"),
         ([1, 2, -1, 4], "tokens from -1 to 4; accepted: 0 to 5"),
     ):
@@ -101,7 +101,7 @@ def test_drawings(drawing: str, expected: tuple[bool, bool]):
 def test_a_detour_is_valid_and_any_integers_will_do():
     maze, detour = tokens("S G  " + " " * 20), tokens("S G  /o o  /ooo  " + " " * 10)
     for inputs, preds in ((maze, detour), (np.asfortranarray(maze.astype(np.int64)), detour + 0)):
-        assert [int(found[0]) for found in rules.path_lengths(inputs, preds)] == [6, 2]
+        assert [int(found[0]) for found in rules.measure_paths(inputs, preds)[:2]] == [6, 2]
         assert [bool(found[0]) for found in check_paths(inputs, preds)] == [True, False]
         assert solve(inputs)[0].dtype == path_actions(preds).dtype == np.uint8
     empty = np.zeros((0, 16), dtype=np.uint8)
@@ -130,7 +130,7 @@ def test_actions_are_the_moves_along_the_path():
         ("S G/   /   ", "label 1 draws no path"),
         ("SoG/o  /   ", "label 1 draws no path"),
         ("SoG/   /o  ", "label 1 draws no path"),
-        ("SoG/   /  S", "input 1 is no maze"),
+        ("SoG/   /  S", "input 1 is not a maze"),
     ],
 )
 def test_actions_need_a_path(drawing: str, reason: str):
@@ -141,9 +141,12 @@ def test_actions_need_a_path(drawing: str, reason: str):
 @pytest.mark.parametrize(
     ("inputs", "reason"),
     [
-        (tokens(MAZE, "S" * 16), "input 1 is no maze; accepted tokens: 1 and 2, and 3 and 4 once"),
-        (tokens("S   /o   /o## /oooG"), "input 0 is no maze"),
-        (tokens(MAZE)[:, :15], "15 cells are no square grid"),
+        (
+            tokens(MAZE, "S" * 16),
+            "input 1 is not a maze; accepted tokens: 1 and 2, and 3 and 4 once",
+        ),
+        (tokens("S   /o   /o## /oooG"), "input 0 is not a maze"),
+        (tokens(MAZE)[:, :15], "15 cells do not form a square grid"),
     ],
 )
 def test_inputs_that_are_no_mazes_are_named(inputs: np.ndarray, reason: str):

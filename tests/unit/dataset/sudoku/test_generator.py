@@ -1,4 +1,4 @@
-"""Generated puzzles: one solution, the clues and rating asked for, never an image of another."""
+"""Generated Sudokus: one solution, the requested clues and rating, no image of another."""
 
 import hashlib
 from itertools import combinations, islice
@@ -6,7 +6,7 @@ from itertools import combinations, islice
 import numpy as np
 import pytest
 
-from dataset.sources import Puzzles, gathered
+from dataset.sources import Puzzles
 from dataset.sudoku import generator as sudoku_generator
 from dataset.sudoku.generator import generate_puzzles, puzzle_key
 from dataset.sudoku.kernels import solution_key
@@ -19,7 +19,9 @@ from runtime.streams import Stream
 def tried(num_puzzles: int, size=9, clues=(30, 40), rating=0, **changes) -> tuple[Puzzles, int]:
     settings = {"seed": 0, "taken": set(), "stream": Stream.NEW_TRAIN} | changes
     settings |= {"size": size, "min_clues": clues[0], "max_clues": clues[1]}
-    return gathered(islice(generate_puzzles(min_rating=rating, **settings), num_puzzles))
+    made = [*islice(generate_puzzles(min_rating=rating, **settings), num_puzzles)]
+    questions, answers, ratings, _ = map(np.array, zip(*made, strict=True))
+    return Puzzles(questions, answers, ratings), made[-1].attempts
 
 
 def generate(*given, **changes) -> Puzzles:
@@ -27,7 +29,7 @@ def generate(*given, **changes) -> Puzzles:
 
 
 def all_images(question: np.ndarray) -> set[bytes]:
-    """Every image of a 4x4 puzzle, its digits permuted too."""
+    """Return all symmetric images of a 4x4 puzzle as bytes."""
     symmetries = sudoku_symmetries(4)
     numbers = np.arange(symmetries.number)
     (images,) = symmetries.apply(numbers, np.repeat(question[None] + 1, len(numbers), axis=0))
@@ -60,7 +62,7 @@ def test_a_list_starts_with_the_shorter_list_and_depends_on_seed_and_stream():
 
 
 def test_puzzles_stay_what_they_were():
-    """The same command gives the same bytes in later versions too."""
+    """Later versions must write the same bytes for the same command."""
     made = generate(50, clues=(24, 40))
     hard = generate(3, clues=(17, 80), rating=20)
     content = made.questions.tobytes() + made.answers.tobytes() + hard.questions.tobytes()
@@ -90,7 +92,7 @@ def test_taken_keys_are_not_repeated():
 
 
 def test_the_known_number_of_puzzles_of_four_with_four_clues():
-    """13 essentially different puzzles, and 2 solutions, are known: the key finds as many."""
+    """The key finds the known numbers: 13 essentially different puzzles and 2 solutions."""
     solutions = {}
     for answer in generate(12, 4, (5, 10)).answers.astype(np.int64):
         solutions[puzzle_key(answer, 4)] = answer
@@ -127,7 +129,7 @@ def test_puzzles_that_do_not_exist_or_are_not_found_end_the_search(
 ):
     monkeypatch.setattr(sudoku_generator, "_MAX_EFFORT", 500)
     message = (
-        f"no other {size}x{size} puzzle with {clues[0]} to {clues[1]} clues rated {rating} or more"
+        f"no new {size}x{size} puzzle with {clues[0]} to {clues[1]} clues and a rating of {rating}"
     )
     with pytest.raises(ConfigError, match=message):
         generate(num_puzzles, size, clues, rating)

@@ -1,19 +1,14 @@
-"""Rules, text, tokens and the solver, against known puzzles and counts."""
+"""Sudoku rules, text, tokens and solver, compared with known puzzles and counts."""
 
 import numpy as np
 import pytest
 
 from dataset import compiled
+from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku import rules
-from dataset.sudoku.rules import (
-    count_solutions,
-    grid_to_tokens,
-    parse_puzzle,
-    solve,
-    tokens_to_grid,
-)
+from dataset.sudoku.rules import count_solutions, parse_puzzle, solve
 
-# One that fills in without a guess, and one of the kind that people call the hardest.
+# A puzzle that needs no guess, and one of the hardest known.
 EASY = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 EASY_ANSWER = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
 HARD = "..53.....8......2..7..1.5..4....53...1..7...6..32...8..6.5....9..4....3......97.."
@@ -60,11 +55,11 @@ def test_parse_puzzle_says_what_is_wrong(text: str, message: str):
 
 def test_tokens_and_back():
     grid = parse_puzzle(HARD)
-    tokens = grid_to_tokens(grid)
+    tokens = SUDOKU.to_tokens(grid)
     assert tokens.dtype == np.uint8
     assert tokens[:4].tolist() == [1, 1, 6, 4]
-    assert tokens_to_grid(tokens).tolist() == grid.tolist()
-    assert tokens_to_grid(np.array([0, 1, 2, 5] * 4))[0].tolist() == [0, 0, 1, 4]  # 0 is padding
+    assert SUDOKU.to_grid(tokens).tolist() == grid.tolist()
+    assert SUDOKU.to_grid(np.array([0, 1, 2, 5] * 4))[0].tolist() == [0, 0, 1, 4]  # 0 is padding
 
 
 @pytest.mark.parametrize(("token", "cells"), [(6, 16), (-1, 16), (8, 36), (11, 81)])
@@ -72,7 +67,7 @@ def test_tokens_out_of_range_are_refused(token: int, cells: int):
     tokens = np.ones(cells, dtype=np.int32)
     tokens[3] = token
     with pytest.raises(ValueError, match=f"{token}"):
-        tokens_to_grid(tokens)
+        SUDOKU.to_grid(tokens)
 
 
 def test_valid_solutions():

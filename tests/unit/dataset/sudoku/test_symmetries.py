@@ -1,4 +1,4 @@
-"""Sudoku symmetries, against known counts and one-at-a-time twins."""
+"""Sudoku symmetries, compared with known counts and slow code for single cells."""
 
 import hashlib
 
@@ -19,13 +19,13 @@ def tokens(text: str) -> np.ndarray:
 
 
 def same_unit(size: int) -> np.ndarray:
-    """Whether two cells share a row, a column or a box: bool [cells, cells]."""
+    """Return bool [cells, cells]: whether two cells share a row, a column or a box."""
     units = layout_of(size).cell_units
     return (units[:, None, :] == units[None, :, :]).any(axis=2)
 
 
 def test_streams_stay_what_they_were():
-    """A data set is rebuilt for a checkpoint: its bytes must not move with a new version."""
+    """Data sets are rebuilt for old checkpoints, so later versions must write the same bytes."""
     words = random_words(0, Stream.SUBSAMPLE, (0, 0, 0, 0), 2)
     assert words.tolist() == [213000021201967259, 4455796210202625458]
     inputs, labels = augment_sudoku(tokens(QUESTION), tokens(ANSWER), 100, 3)
@@ -44,7 +44,7 @@ def test_number_of_symmetries(size: int, moves: int, relabellings: int):
 
 @pytest.mark.parametrize("size", [4, 6])
 def test_moves_are_all_different_and_keep_units_together(size: int):
-    """At sizes 4 and 6 all of them, and there are no more: see the known orders of the groups."""
+    """Sizes 4 and 6 are small enough to test all moves."""
     symmetries = sudoku_symmetries(size)
     sources = symmetries.cells()
     assert len(np.unique(sources, axis=0)) == symmetries.num_moves
