@@ -125,7 +125,7 @@ def dark_rules(html: str, selector: str) -> str:
 
 
 def darkened(colour: str) -> str:
-    """Return the colour for dark mode: of the same hue, light instead of dark and vice versa."""
+    """Return the colour for dark mode: the same hue with light and dark swapped."""
     hue, light, saturation = rgb_to_hls(*(part / 255 for part in bytes.fromhex(colour[1:])))
     duller = 0.5 if light > 0.8 else 0.85  # Light colours lie behind digits.
     parts = hls_to_rgb(hue, 0.95 - 0.85 * light, duller * saturation)

@@ -100,7 +100,7 @@ def _answer_of(kind: Any, inputs: Any, answer: Any, labels: Any) -> _Answer | No
 
 
 def _cropped(grid: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """Return a canvas [h, w] without its last rows and columns that `used`, bool [h, w], lacks."""
+    """Cut off the last rows and columns of a canvas [h, w] without used cells, bool [h, w]."""
     height, width = (int(np.flatnonzero(used.any(axis))[-1:].sum()) + 1 for axis in (1, 0))
     return grid[:height, :width]
 

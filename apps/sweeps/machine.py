@@ -58,8 +58,8 @@ def job_command(script: Path, ranks: int) -> list[str]:
 
 @functools.cache
 def threads_and_gpus() -> tuple[int, list[str]]:
-    """Return torch's default number of threads and the names of the GPUs for CUDA_VISIBLE_DEVICES.
-    A process of its own asks torch.
+    """Return torch's default number of threads and the names of the GPUs for CUDA_VISIBLE_DEVICES;
+    a separate process asks torch.
     """
     code = "import torch; print(torch.get_num_threads(), torch.cuda.device_count())"
     probe = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

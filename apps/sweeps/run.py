@@ -172,7 +172,7 @@ class _Sweep:
         return GridJobs(jobs, self.folder, record, self._has_result, self._score, self.say)
 
     def _launcher(self, machine: Machine) -> "LocalLauncher | SlurmLauncher":
-        """Raise ConfigError if submitit, or enough GPUs, are missing."""
+        """Return the launcher; ConfigError if submitit or GPUs are missing."""
         config, command = self.plan.launcher, self._command(machine)
         environment = {"WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP", self.folder.name)}
         if isinstance(config, SlurmConfig):

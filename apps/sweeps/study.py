@@ -212,7 +212,7 @@ class StudyJobs:
 
     def ended(self, job: Job, code: int) -> None:
         """Tell Optuna the result of a job. A stopped job is queued again. So is a failed one until
-        its third failure, because a full disk or a lost node may be gone by then.
+        its third failure, because the cause, a full disk perhaps, may have passed.
 
         Raises:
             ConfigError: the job did not measure the objective.
