@@ -1,1 +1,1 @@
-"""Pictures and pages of runs, and of a model that thinks."""
+"""Reports of runs as pages and lists, and a model's answers as pictures and text."""

@@ -1,4 +1,4 @@
-"""A trained model that is asked about single puzzles."""
+"""Ask a trained model about single puzzles."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def kind_read_by(trained: TrainedModel) -> Kind | None:
-    """Return what kind of puzzles a model reads; None where only its weights know, or where they
-    may be Sudokus or mazes of 4 x 4 cells and its training data are not here to tell.
+    """Return the kind of puzzles that a model reads. None if its checkpoint does not tell: it lacks
+    the facts of its data, or the kind is ambiguous (4 x 4 cells) and the training data are gone.
 
     Raises:
-        CheckpointError: none that is known.
+        CheckpointError: the model reads no known kind.
     """
     if (facts := trained.facts) is None:
         return None
@@ -47,11 +47,11 @@ def kind_read_by(trained: TrainedModel) -> Kind | None:
 def load_for(
     puzzles: list[Puzzle], trained: TrainedModel, device: "torch.device", overrides: ArchOverrides
 ) -> tuple[ArchConfig, "ACTLossHead"]:
-    """Build a model that reads puzzles of one kind and size, on a device; loads torch.
+    """Load torch and build a model on a device, for puzzles of one kind and size.
 
     Raises:
-        CheckpointError: it does not read them, or its weights are damaged.
-        ConfigError: the device cannot compute as its settings say.
+        CheckpointError: the model does not read these puzzles, or its weights are damaged.
+        ConfigError: the device does not support the model's settings.
     """
     from models.registry import arch_on_device
 
@@ -63,13 +63,11 @@ def load_for(
 
 
 def note_on(puzzle: Puzzle) -> str:
-    """Return what a plain program says of a puzzle that does not have one solution; of others, and
-    of a kind that no such program solves, nothing.
-    """
+    """Return a note if the kind's exact solver finds no solution or several; else ""."""
     if puzzle.kind is SUDOKU and count_solutions(puzzle.question) > 1:
-        return "this puzzle has several solutions, one of which is looked for"
-    is_known = type(puzzle.kind).solution is not Kind.solution
-    if is_known and puzzle.kind.solution(puzzle.question) is None:
+        return "this puzzle has several solutions; the model looks for one of them"
+    has_solver = type(puzzle.kind).solution is not Kind.solution
+    if has_solver and puzzle.kind.solution(puzzle.question) is None:
         return "this puzzle has no solution"
     return ""
 
@@ -84,10 +82,10 @@ def search_for(
     seed: int = 0,
     watch: "Callable[[Found, Round], None]" = lambda found, one: None,
 ) -> "tuple[Found, list[Round]]":
-    """Search for the answer to a puzzle; return what was found, and all rounds.
+    """Search for the answer to a puzzle; return the result and all rounds.
 
     Args:
-        row: of the puzzle, from which its guesses follow.
+        row: the puzzle's row in its data set; it seeds the guesses.
         watch: called after each round.
     """
     from apps.lattice.search import Round, Search
@@ -106,13 +104,13 @@ def search_for(
 
 
 def verdict_of(puzzle: Puzzle, found: "Found", num_chains: int) -> tuple[str, bool]:
-    """Return in a line how a search ended, and whether it has solved the puzzle."""
+    """Return one line on how a search ended, and whether it solved the puzzle."""
     taken_back = f"{many(found.taken_back, 'guess', 'guesses')} taken back"
     ends = f"{taken_back}, {many(found.restarts, 'restart')}"
     effort = f"{many(found.rounds, 'round')} of {many(num_chains, 'chain')}, {ends}"
     if found.answer is None:
-        return f"no answer: no chain has decided all cells in {effort}", False
+        return f"no answer: no chain decided all cells in {effort}", False
     answer = puzzle.kind.to_grid(found.answer)
-    said = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
-    told = f"answer: {said.words}; chain {(found.chain or 0) + 1}, after {effort}"
-    return told, said.solved is True
+    verdict = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
+    line = f"answer: {verdict.words}; chain {(found.chain or 0) + 1}, after {effort}"
+    return line, verdict.solved is True

@@ -1,4 +1,4 @@
-"""Drawn boards: a puzzle with what a model answers, how sure it is, and where it is wrong."""
+"""Boards as pictures: a puzzle with a model's answer, its certainty, and its wrong cells."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from apps.reports.drawing import Picture, mixed
 from dataset.kinds.base import BoardLook, Puzzle
 
 PAPER, INK, FAINT, LINES = "#ffffff", "#16202c", "#8a96a3", "#c5ccd4"
-RING = "#fefefe"  # Around wrong cells of coloured boards; not the paper: it stays light.
+RING = "#fefefe"  # Around wrong cells of coloured boards; stays light in dark mode.
 
 ANSWER, WRONG, NEW, GUESS = "#1659c7", "#c81e1e", "#e58a00", "#7a2fc2"
 GIVEN_FILL, WRONG_FILL, NEW_FILL, GUESS_FILL = "#edf0f4", "#ffd9d6", "#fff0c7", "#e9dcfb"
 
-_SIDE = 440  # Pixels of a board, about.
+_SIDE = 440  # Approximate side of a board in pixels.
 _GAP, _TITLE = 24, 24
 
 
@@ -24,13 +24,12 @@ class Board:
     """A puzzle with an answer.
 
     Attributes:
-        puzzle: what was asked.
-        answer: its grid, as `evaluation.puzzles` has it.
+        answer: a grid of the puzzle's kind (`Kind.to_grid`).
         certainty: probability of each cell's token, float [size, size]; None: not known.
         changed: cells that the last step changed, bool [size, size]; None: not known.
-        candidates: bool [cells, V], the tokens that a cell may still hold, of a model that deduces.
-        guessed: the cell that was guessed, counted row by row; -1: none.
-        marks: whether cells that cannot stay are marked; not where nothing was answered yet.
+        candidates: the tokens that each cell may still hold, bool [cells, V]; None: not known.
+        guessed: index of the guessed cell, counted row by row; -1: none.
+        marks: whether wrong cells are marked; False for an unanswered puzzle.
     """
 
     puzzle: Puzzle
@@ -47,7 +46,7 @@ class Board:
 
     @property
     def wrong(self) -> np.ndarray:
-        """Cells of the answer that cannot stay, bool [size, size]; open ones are not wrong yet."""
+        """Wrong cells of the answer, bool [size, size]; undecided cells are not wrong."""
         wrong = self.puzzle.kind.wrong(self.puzzle.question, self.answer, self.puzzle.target)
         if not self.marks:
             return np.zeros_like(wrong)
@@ -58,7 +57,7 @@ class Board:
 
 
 def asked(puzzle: Puzzle) -> Board:
-    """Return the board of a puzzle that nobody has answered."""
+    """Return the board of an unanswered puzzle."""
     return Board(puzzle, puzzle.question, marks=False)
 
 
@@ -73,8 +72,8 @@ def board_of_step(
 def board_of_candidates(
     puzzle: Puzzle, candidates: np.ndarray, guessed: int = -1, before: np.ndarray | None = None
 ) -> Board:
-    """Return a board of candidates, bool [cells, V]: a cell with one has its token, an open one the
-    puzzle's own; `before` are those of a step before.
+    """Return a board of candidates, bool [cells, V]. A cell with one candidate shows it, any other
+    cell the puzzle's token. `before` are the candidates before the step.
     """
     decided = candidates.sum(-1) == 1
     tokens = np.where(decided, candidates.argmax(-1), puzzle.tokens)
@@ -86,13 +85,13 @@ def board_of_candidates(
 
 
 class Panel(NamedTuple):
-    """A grid of tokens [h, w] as people look at it, its title, and of each of its cells:
+    """One grid of tokens to draw; all arrays but `candidates` are [h, w].
 
     Attributes:
-        shares: how strongly it is drawn, 0 to 1.
-        marked: whether it is wrong.
-        given, changed, guessed: whether the puzzle gives it, the last step changed it, and it was
-            guessed.
+        shares: strength of each cell's colour, 0 to 1.
+        marked: wrong cells.
+        given, changed, guessed: cells that the puzzle gives, that the last step changed, that a
+            search guessed.
         candidates: bool [h, w, V]; None: not known.
     """
 
@@ -106,22 +105,22 @@ class Panel(NamedTuple):
     candidates: np.ndarray | None = None
 
 
-def panel_of(tokens: np.ndarray, title: str = "", **told: np.ndarray | None) -> Panel:
-    """Return a grid of which nothing is known but what is told."""
+def panel_of(tokens: np.ndarray, title: str = "", **cells: np.ndarray | None) -> Panel:
+    """Return a panel; `cells` are fields of Panel, and those that are None get defaults."""
     flags = dict.fromkeys(("marked", "given", "changed", "guessed"), np.zeros(tokens.shape, bool))
-    known = {name: value for name, value in told.items() if value is not None}
+    known = {name: value for name, value in cells.items() if value is not None}
     return Panel(title, tokens, **{"shares": np.ones(tokens.shape), **flags, **known})
 
 
 def panels_of(board: Board) -> list[Panel]:
-    """Return input, answer and, of a canvas whose right answer is known, that; of a puzzle that
-    nobody has answered the input alone. Titles are for canvases only.
+    """Return the panels of a board: the input, the answer if there is one, and for canvases the
+    right answer if it is known. Only canvases have titles.
     """
     puzzle, look, shape = board.puzzle, board.look, board.answer.shape
     given = puzzle.tokens.reshape(shape) != look.open
 
-    def panel(title: str, grid: np.ndarray, **told: np.ndarray | None) -> Panel:
-        known = {name: value for name, value in told.items() if value is not None}
+    def panel(title: str, grid: np.ndarray, **cells: np.ndarray | None) -> Panel:
+        known = {name: value for name, value in cells.items() if value is not None}
         seen = {n: puzzle.kind.seen(puzzle, grid, v) for n, v in {"given": given, **known}.items()}
         return panel_of(puzzle.kind.seen(puzzle, grid), title * look.canvas, **seen)
 
@@ -147,9 +146,8 @@ def panels_of(board: Board) -> list[Panel]:
 
 
 def draw(board: Board) -> Picture:
-    """Draw a board; of canvases input, answer and the right answer, if known, side by side, in
-    places that depend on the puzzle alone, so that no step moves them: an answer that is larger
-    than its place has smaller cells.
+    """Draw the answer of a board; for canvases, all panels side by side. The puzzle alone decides
+    their places, so that no step moves them; an answer too large for its place gets smaller cells.
     """
     puzzle, look, panels = board.puzzle, board.look, panels_of(board)
     if look.canvas:
@@ -157,7 +155,7 @@ def draw(board: Board) -> Picture:
         places = [panel.tokens.shape for panel in panels_of(Board(puzzle, expected))]
         return draw_panels(look, panels, places=places)
     panel = panels[-1]
-    panel = panel._replace(tokens=with_ends(look, panels[0].tokens, panel.tokens))
+    panel = panel._replace(tokens=with_unique_tokens(look, panels[0].tokens, panel.tokens))
     size = len(panel.tokens)
     cell, margin = max(6, _SIDE // size), 2 if look.cells == "written" else 0
     side = cell * size + 2 * margin
@@ -169,8 +167,8 @@ def draw(board: Board) -> Picture:
     return picture
 
 
-def with_ends(look: BoardLook, question: np.ndarray, answer: np.ndarray) -> np.ndarray:
-    """Return an answer's tokens with those that stand once where the puzzle has them."""
+def with_unique_tokens(look: BoardLook, question: np.ndarray, answer: np.ndarray) -> np.ndarray:
+    """Return an answer that keeps the puzzle's unique tokens (start and goal of a maze)."""
     once = [each.token for each in look.tokens if each.once]
     return np.where(np.isin(question, once), question, answer) if once else answer
 
@@ -181,8 +179,11 @@ def draw_panels(
     most_cells: int = 0,
     places: Sequence[tuple[int, ...]] = (),
 ) -> Picture:
-    """Draw grids side by side, each cell as large as fits `most_cells` in a row; 0: as many as the
-    largest has of the `places`, which are of the size of the grids unless they are given.
+    """Draw panels side by side.
+
+    Args:
+        most_cells: make the cells so small that this many fit in a row; 0: the largest place fits.
+        places: the size of each panel's place in cells; empty: the size of its grid.
     """
     shapes = places or [panel.tokens.shape for panel in panels]
     cell = max(6, min(36, 400 // (most_cells or max(1, *map(max, shapes)))))
@@ -203,19 +204,19 @@ def draw_panels(
 
 
 def draw_cells(look: BoardLook, panel: Panel, cell: int) -> Picture:
-    """Draw the cells of a grid, each so large, what is written in them, and what marks them."""
+    """Draw the cells of a grid with their text and marks; `cell` is the side of one in pixels."""
     height, width = panel.tokens.shape
     picture = Picture(width * cell, height * cell)
     is_coloured = look.cells == "coloured"
     gap, fills = int(is_coloured), []
     if is_coloured:
-        # Between the cells there are lines, on which a small one needs paper.
+        # Cells that are drawn smaller need paper below, because the gaps have the colour of lines.
         picture.rectangle(0, 0, width * cell, height * cell, LINES)
         fills = [(-1, PAPER, *at, 1.0) for at in np.argwhere(panel.shares < 1).tolist()]
     for at in np.ndindex(height, width):
         fill = _fill(look, panel, at)
         if is_coloured:
-            # The less sure, the smaller: mixed with paper one colour would look like another.
+            # A less certain cell is smaller: mixed with paper its colour could look like another.
             fills.append((int(panel.tokens[at]), fill, *at, float(panel.shares[at])))
         elif fill.lower() != PAPER:
             fills.append((0, fill, *at, 1.0))
@@ -228,7 +229,7 @@ def draw_cells(look: BoardLook, panel: Panel, cell: int) -> Picture:
             _write(picture, look, panel, at, cell)
         _draw_boxes(picture, look.box or (height, width), cell)
         return picture
-    # Light in dark: one of the two is seen on every colour.
+    # A light frame in a dark one: one of them is visible on every colour.
     line = max(1, cell // (10 if is_coloured else 7))
     frames = [(2 * line, INK), (line, RING)] if is_coloured else [(line, WRONG)]
     for row, column in np.argwhere(panel.marked).tolist():
@@ -242,7 +243,7 @@ def draw_cells(look: BoardLook, panel: Panel, cell: int) -> Picture:
 
 
 def _fill(look: BoardLook, panel: Panel, at: tuple[int, ...]) -> str:
-    """Return the colour of a cell: that of its token, or of what happened to it."""
+    """Return the colour of a cell: its token's, unless it was guessed, is wrong, or changed."""
     one = look.token(int(panel.tokens[at]))
     if look.cells == "written":
         if panel.guessed[at]:
@@ -256,7 +257,7 @@ def _fill(look: BoardLook, panel: Panel, at: tuple[int, ...]) -> str:
 
 
 def _write(picture: Picture, look: BoardLook, panel: Panel, at: tuple[int, ...], cell: int) -> None:
-    """Write a cell's token, where it has one, or its candidates, small."""
+    """Write the token of a cell, or its candidates in small type."""
     token, (y, x) = int(panel.tokens[at]), (place * cell for place in at)
     middle = x + cell / 2, y + cell / 2
     left = None if panel.candidates is None else np.flatnonzero(panel.candidates[at])
@@ -281,7 +282,7 @@ def _write(picture: Picture, look: BoardLook, panel: Panel, at: tuple[int, ...],
 def _draw_boxes(picture: Picture, box: tuple[int, int], cell: int) -> None:
     width, height = picture.width, picture.height
     for (rows, columns), line, fill in (((1, 1), 1, LINES), (box, 2, INK)):
-        out = line - 1  # Of the grid, to all sides.
+        out = line - 1  # Pixels that the line extends beyond the grid.
         for y in range(0, height + 1, rows * cell):
             picture.rectangle(-out, y - out, width + 2 * out, line, fill)
         for x in range(0, width + 1, columns * cell):

@@ -1,4 +1,4 @@
-"""The report of several runs, or of a sweep: a table to sort, and their figures over each other."""
+"""The report of several runs or of a sweep: a sortable table, and all curves in common figures."""
 
 import os
 from collections import Counter
@@ -19,7 +19,7 @@ _MAX_SETTINGS = 30
 
 
 def page_of(runs: Sequence[Run], title: str) -> Page:
-    """Return the page of several runs; `title` is text."""
+    """Return the page of several runs; `title` is not escaped."""
     labels = labels_of([run.folder for run in runs])
     for run, label in zip(runs, labels, strict=True):
         run.name = label
@@ -37,9 +37,7 @@ def page_of(runs: Sequence[Run], title: str) -> Page:
 
 
 def labels_of(folders: Sequence[Path]) -> list[str]:
-    """Return short names that tell folders apart: the last part of each, or as much of the path as
-    is needed.
-    """
+    """Return short unique names: the last part of each folder, or its path if parts repeat."""
     paths = [folder.resolve() for folder in folders]
     names = [path.name for path in paths]
     if len(set(names)) < len(names):
@@ -51,35 +49,35 @@ def labels_of(folders: Sequence[Path]) -> list[str]:
 def _header(title: str, found: Sequence[tuple[Run, Headline | None]]) -> str:
     scored = [(run, best) for run, best in found if best is not None]
     tiles = []
-    if len({best.name for _, best in scored}) == 1:  # Scores of other kinds are no better or worse.
+    if len({best.name for _, best in scored}) == 1:  # Other measures do not compare.
         run, best = max(scored, key=lambda one: one[1].estimate.value)
         words_below = f"best of {many(len(scored), 'run')}: {run.name}; {best.words}"
         tiles.append(headline_tile(Headline(best.name, best.estimate, words_below)))
     counted = Counter(run.status.state for run, _ in found)
-    told = ", ".join(f"{count} {name}" for name, count in counted.items())
-    tiles.append(tile("runs", f"{len(found):,}", text(told)))
+    states = ", ".join(f"{count} {name}" for name, count in counted.items())
+    tiles.append(tile("runs", f"{len(found):,}", text(states)))
     seconds = [run.status.seconds for run, _ in found if run.status.seconds]
     if seconds:
-        told = f"in {len(seconds):,} run{'s together' * (len(seconds) > 1)}"
-        tiles.append(tile("training", duration(sum(seconds)), told))
-    number_told = sum(len(run.warnings) for run, _ in found)
-    tiles.append(warnings_tile(number_told, "that runs recorded of themselves"))
+        summed = f"in {len(seconds):,} run{'s together' * (len(seconds) > 1)}"
+        tiles.append(tile("training", duration(sum(seconds)), summed))
+    num_warnings = sum(len(run.warnings) for run, _ in found)
+    tiles.append(warnings_tile(num_warnings, "recorded by the runs"))
     return header(f"Report of {len(found):,} runs", title, "", tiles)
 
 
 def _table(
     found: Sequence[tuple[Run, Headline | None]], settings: Mapping[str, Sequence[str]]
 ) -> str:
-    """Return a row for each run, the best first, with the settings in which they differ."""
+    """Return a table with a row for each run, the best first, and a column for each setting."""
     keys = list(settings)[:_MAX_SETTINGS]
     rows = []
-    what = list(dict.fromkeys(best.name for _, best in found if best is not None))
+    measures = list(dict.fromkeys(best.name for _, best in found if best is not None))
     for place, (run, best) in enumerate(found):
         status = run.status
         cells = [
             words(run.name),
             share(best.estimate if best else None),
-            *([words(best.name if best else "")] if len(what) > 1 else []),
+            *([words(best.name if best else "")] if len(measures) > 1 else []),
             Cell(state(status.state)),
             figure(None if status.step is None else float(status.step), ",.0f"),
             figure(status.loss),
@@ -88,20 +86,20 @@ def _table(
         ]
         rows.append((best.estimate.value if best else -1.0, cells))
     rows.sort(key=lambda row: -row[0])
-    score = [text(what[0])] if len(what) == 1 else ["score", "of what"] if what else ["score"]
+    score = ["score", "measure"] if len(measures) > 1 else [*map(text, measures)] or ["score"]
     names = ["run", *score, "state", "step", "last loss", "warnings", *map(text, keys)]
     left = len(settings) - len(keys)
-    told = "Click a heading, or press Enter on it, to sort."
+    hint = "Click a heading, or press Enter on it, to sort."
     if keys:
-        told += " Of the settings those that differ have a column"
-        told += f"; {left} more differ, too." if left else "."
-    return intro(told) + table(names, [row for _, row in rows], sortable=True)
+        hint += " Each setting that differs has a column"
+        hint += f"; {left} more settings differ." if left else "."
+    return intro(hint) + table(names, [row for _, row in rows], sortable=True)
 
 
 def seed_table(runs: Sequence[Run]) -> list[list[str]]:
-    """Return the mean score of the runs that differ in `seed` alone, with its standard deviation
-    and their number, the best first and the header before it. Runs at work, failed ones and those
-    without a score are left out; the header alone stays where there are no others.
+    """Return the lines of a table, the header first: mean score, standard deviation and number of
+    the runs that differ only in `seed`, the best first. Running and failed runs and runs without a
+    score are left out.
     """
     found = [
         (run, best)
@@ -113,33 +111,31 @@ def seed_table(runs: Sequence[Run]) -> list[list[str]]:
     names = list(dict.fromkeys(best.name for _, best in found))
     rows = []
     for place, (run, best) in enumerate(found):
-        values = {key: settings[key][place] for key in _tried(runs, settings)}
+        values = {key: settings[key][place] for key in _compared(runs, settings)}
         values |= {"measure": best.name} if len(names) > 1 else {}
         rows.append(Row(run.name, values, "finished", {"score": best.estimate.value}))
     metric = names[0] if len(names) == 1 else "score"
     return lines_of(over_seeds(rows, "score", minimize=False), metric)
 
 
-def _tried(runs: Sequence[Run], settings: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return which of the settings that differ are compared: of a sweep those that it gave."""
+def _compared(runs: Sequence[Run], settings: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the settings to compare: those that a sweep varied, or else all that differ."""
     swept = dict.fromkeys(key for run in runs for key in run.swept)
     return [key for key in (swept or settings) if key in settings]
 
 
 def _seeds_html(runs: Sequence[Run]) -> str:
-    """Return the table over seeds; nothing without several of them."""
+    """Return the table over seeds; "" if no group has several seeds."""
     names, *rows = seed_table(runs)
     if not any(int(row[-1]) > 1 for row in rows):
         return ""
     cells = [[*map(words, row[:-3]), *map(_setting, row[-3:])] for row in rows]
-    told = (
-        "Runs that differ in nothing but their seed are one row: mean, standard deviation, seeds."
-    )
-    return intro(told) + table(list(map(text, names)), cells, sortable=True)
+    hint = "Each row combines the runs that differ only in their seed."
+    return intro(hint) + table(list(map(text, names)), cells, sortable=True)
 
 
 def _key(colours: Mapping[str, str]) -> str:
-    """Return which colour is whose; many runs share the colours."""
+    """Return the legend of the runs' colours; with many runs only a hint, as they share colours."""
     if len(colours) > NUM_COLOURS:
         return intro("Point at a curve to read which run it is.")
     entries = "".join(

@@ -1,4 +1,4 @@
-"""Figures of runs: curves over the steps of one or of several."""
+"""Figures with curves over the training steps, of one run or of several."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,11 @@ from evaluation.metrics import Estimate
 from evaluation.values import share_of
 
 _HOVER = "%{y:.4~g}"
-_MAX_POINTS = 60_000  # In all figures of several runs together.
+_MAX_POINTS = 60_000  # In all figures of a report of several runs.
 
 
 class _Plan(NamedTuple):
-    """A figure of the curves whose names match and stand in no figure before; `scale` is one
-    of `SCALES`.
-    """
+    """A figure for the curves that match `pattern` and are in no earlier figure; see `SCALES`."""
 
     title: str
     scale: str
@@ -26,50 +24,47 @@ class _Plan(NamedTuple):
     caption: str
 
 
-_PLANS = [
-    _Plan(*plan)
-    for plan in (
-        ("Exact accuracy", "shares", "(train|eval)/exact_accuracy", "Answers without a mistake."),
-        ("Losses", "log", "(train|eval)/[^/]*_loss", "In nats, on a logarithmic scale."),
-        ("Cells", "shares", "(train|eval)/accuracy", "Labelled cells that are right."),
-        ("Steps to the halt", "zero", "(train|eval)/steps", "ACT steps that a puzzle took."),
-        (
-            "Q and halting",
-            "shares",
-            "(train|eval)/q_halt_accuracy|train/halt_accuracy|diagnose/(halts|rows_right|q_auc)",
-            "How often Q is right, how many rows it would halt, and how many are right.",
-        ),
-        ("Learning rates", "zero", "train/lr(/.*)?", "Of each group of parameters."),
-        (
-            "Gradient norms",
-            "log",
-            "train/grad_norm/.*|diagnose/gradient/.*",
-            "Of each group, before clipping.",
-        ),
-        ("Learned weights of the losses", "", "diagnose/weight/.*", "Factors in the sum."),
-        (
-            "Predictions",
-            "shares",
-            "diagnose/(entropy|top_token_share|top_token_label_share|cells_right)",
-            "How much of the predictions their most frequent token makes up, how much of the "
-            "labels, and how many cells are right.",
-        ),
-        ("Token logits", "", "diagnose/logits_.*", "Smallest and largest."),
-        ("Heads", "shares", "train/.*|eval/[^/]*", "What auxiliary heads get right."),
-        (
-            "Evaluators and sets",
-            "",
-            "eval/(?!.*(/count|_predictions)$).*",
-            "What is measured of this kind of puzzle, and of single sets.",
-        ),
-    )
-]
-_UNDRAWN = {"train/count", "eval/count"}
+_PLANS = (
+    _Plan("Exact accuracy", "shares", "(train|eval)/exact_accuracy", "Answers without a mistake."),
+    _Plan("Losses", "log", "(train|eval)/[^/]*_loss", "In nats, on a logarithmic scale."),
+    _Plan("Cells", "shares", "(train|eval)/accuracy", "Share of labelled cells that are right."),
+    _Plan("Steps to the halt", "zero", "(train|eval)/steps", "ACT steps that a puzzle took."),
+    _Plan(
+        "Q and halting",
+        "shares",
+        "(train|eval)/q_halt_accuracy|train/halt_accuracy|diagnose/(halts|rows_right|q_auc)",
+        "How often Q is right, how many rows it would halt, and how many are right.",
+    ),
+    _Plan("Learning rates", "zero", "train/lr(/.*)?", "Of each group of parameters."),
+    _Plan(
+        "Gradient norms",
+        "log",
+        "train/grad_norm/.*|diagnose/gradient/.*",
+        "Of each group, before clipping.",
+    ),
+    _Plan("Learned weights of the losses", "", "diagnose/weight/.*", "Factors in the sum."),
+    _Plan(
+        "Predictions",
+        "shares",
+        "diagnose/(entropy|top_token_share|top_token_label_share|cells_right)",
+        "Share of the most frequent predicted token among predictions and among labels, and share "
+        "of right cells.",
+    ),
+    _Plan("Token logits", "", "diagnose/logits_.*", "Smallest and largest."),
+    _Plan("Heads", "shares", "train/.*|eval/[^/]*", "Share that the auxiliary heads get right."),
+    _Plan(
+        "Evaluators and sets",
+        "",
+        "eval/(?!.*(/count|_predictions)$).*",
+        "Measures of this kind of puzzle and of single sets.",
+    ),
+)
+_NOT_DRAWN = {"train/count", "eval/count"}
 
 
 def training_figures(run: Run) -> list[Figure]:
-    """Return what is known of a run's steps, the most important first; none without curves."""
-    left, figures = [name for name in run.curves if name not in _UNDRAWN], []
+    """Return the figures of a run's curves, the most important first."""
+    left, figures = [name for name in run.curves if name not in _NOT_DRAWN], []
     if any(name.startswith("train/lr/") for name in left):
         left = [name for name in left if name != "train/lr"]
     for plan in _PLANS:
@@ -83,7 +78,7 @@ def training_figures(run: Run) -> list[Figure]:
 def _curves_figure(run: Run, plan: _Plan, names: Sequence[str]) -> Figure:
     data, numbers = [], {}
     for name in names:
-        # A curve of training and its evaluation have the same colour.
+        # A measure has the same colour in training and in evaluations.
         family = name.partition("/")[2] if not name.startswith("diagnose/") else name
         colour = numbers.setdefault(family, len(numbers)) % NUM_COLOURS
         data.append(_curve(run, name, f"@{colour}"))
@@ -100,7 +95,7 @@ def _curve(run: Run, name: str, colour: str) -> dict[str, Any]:
     steps, label = [round(step, 1) for step in steps], plain(_label(name))
     if not name.startswith("eval/"):
         return line(label, steps, means, colour, _HOVER, size=0)
-    errors = _of_evaluations(run, means) if name == "eval/exact_accuracy" else None
+    errors = _with_intervals(run, means) if name == "eval/exact_accuracy" else None
     return line(label, steps, means, colour, _HOVER, size=7, dash="dot", errors=errors)
 
 
@@ -111,7 +106,7 @@ def _label(name: str) -> str:
     return f"{words}, evaluated" if kind == "eval" else words
 
 
-def _of_evaluations(run: Run, shares: Sequence[float | None]) -> list[Estimate | None]:
+def _with_intervals(run: Run, shares: Sequence[float | None]) -> list[Estimate | None]:
     counted = run.curves.get("eval/count")
     count = int(counted.last[1]) if counted and counted.last else 0
     return [share_of(share, count) for share in shares]
@@ -147,7 +142,7 @@ COMPARED = (
 
 
 def compared_figures(runs: Mapping[str, Run], colours: Mapping[str, str]) -> list[Figure]:
-    """Return the curves of several runs, by label, over each other."""
+    """Return figures that each draw one curve of all runs; `runs` and `colours` are by label."""
     limit = max(20, min(MAX_BINS, _MAX_POINTS // (len(runs) * len(COMPARED))))
     figures = []
     for title, name, scale in COMPARED:
@@ -162,11 +157,11 @@ def compared_figures(runs: Mapping[str, Run], colours: Mapping[str, str]) -> lis
         ]
         layout: dict[str, Any] = {"xaxis": titled("step"), "yaxis": SCALES[scale]}
         layout["hovermode"] = "x unified" if len(drawn) <= MAX_GROUPS else "closest"
-        layout["showlegend"] = False  # One key stands for all of them.
+        layout["showlegend"] = False  # The page has one legend for all figures.
         figures.append(Figure(title, "", data, layout))
     return figures
 
 
 def colours_of(labels: Sequence[str]) -> dict[str, str]:
-    """Return the colour of each run's curves; of many runs some share one."""
+    """Return the colour of each run; more than ten runs share colours."""
     return {label: f"@{place % NUM_COLOURS}" for place, label in enumerate(labels)}

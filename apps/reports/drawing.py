@@ -1,4 +1,4 @@
-"""Flat pictures of rectangles and words: as SVG for pages, as an image for GIF."""
+"""Pictures of rectangles and words, drawn as SVG for pages or as images for GIFs."""
 
 import re
 from colorsys import hls_to_rgb, rgb_to_hls
@@ -12,7 +12,7 @@ from runtime.errors import ConfigError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_FINER = 2  # Times as fine as its pixels an image is drawn, so that its type is clear.
+_SCALE = 2  # Images are drawn this much larger and then reduced, for clear type.
 
 
 class Rectangle(NamedTuple):
@@ -39,35 +39,35 @@ class Words(NamedTuple):
 
 @dataclass
 class Picture:
-    """A drawing: what comes later lies above. Colours are #RRGGBB; lengths are pixels."""
+    """A drawing; later shapes cover earlier ones. Colours are #RRGGBB, lengths are pixels."""
 
     width: int
     height: int
     shapes: list[Rectangle | Words] = field(default_factory=list)
 
     def rectangle(self, x: float, y: float, width: float, height: float, fill: str) -> None:
-        """Fill a rectangle whose upper left corner is (x, y)."""
+        """Add a filled rectangle; (x, y) is its upper left corner."""
         self.shapes.append(Rectangle(x, y, width, height, fill))
 
     def frame(
         self, x: float, y: float, width: float, height: float, line: float, fill: str
     ) -> None:
-        """Draw the border of a rectangle, inside it, as thick as `line`."""
+        """Add the border of a rectangle, inside it, `line` pixels thick."""
         self.rectangle(x, y, width, line, fill)
         self.rectangle(x, y + height - line, width, line, fill)
         self.rectangle(x, y, line, height, fill)
         self.rectangle(x + width - line, y, line, height, fill)
 
     def words(self, x: float, y: float, text: str, size: float, fill: str, **how: Any) -> None:
-        """Write a line; `how` is bold or anchor, as `Words` have them."""
+        """Add a line of text; `how` takes bold and anchor of `Words`."""
         self.shapes.append(Words(x, y, text, size, fill, **how))
 
     def place(self, other: "Picture", x: float, y: float) -> None:
-        """Draw another picture here, its upper left corner at (x, y)."""
+        """Add another picture with its upper left corner at (x, y)."""
         self.shapes += [shape._replace(x=shape.x + x, y=shape.y + y) for shape in other.shapes]
 
     def svg(self, attributes: str = "") -> str:
-        """Return it as an SVG element, which grows and shrinks with its place in a page."""
+        """Return the picture as an SVG element that scales with its place in a page."""
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
             f'role="img" font-family="system-ui,sans-serif"{attributes}>'
@@ -84,7 +84,7 @@ class Picture:
         return "".join([*parts, "</svg>"])
 
     def image(self) -> "Image":
-        """Return it as an image of Pillow.
+        """Return the picture as a Pillow image.
 
         Raises:
             ConfigError: Pillow is not installed.
@@ -93,43 +93,41 @@ class Picture:
             from PIL import Image, ImageDraw, ImageFont
         except ImportError:
             raise ConfigError("pillow is not installed (pip install '.[pictures]')") from None
-        image = Image.new("RGB", (_FINER * self.width, _FINER * self.height), "#ffffff")
+        image = Image.new("RGB", (_SCALE * self.width, _SCALE * self.height), "#ffffff")
         canvas = ImageDraw.Draw(image)
         for shape in self.shapes:
             if isinstance(shape, Rectangle):
                 corners = [round(shape.x), round(shape.y)]
                 corners += [round(shape.x + shape.width), round(shape.y + shape.height)]
-                left, top, right, bottom = (_FINER * corner for corner in corners)
+                left, top, right, bottom = (_SCALE * corner for corner in corners)
                 if right > left and bottom > top:
                     canvas.rectangle([left, top, right - 1, bottom - 1], fill=shape.fill)
             else:
-                font = ImageFont.load_default(_FINER * shape.size)
-                place = _FINER * shape.x, _FINER * shape.y
-                stroke = _FINER * shape.size / 30 if shape.bold else 0
+                font = ImageFont.load_default(_SCALE * shape.size)
+                place = _SCALE * shape.x, _SCALE * shape.y
+                stroke = _SCALE * shape.size / 30 if shape.bold else 0
                 anchor = {"start": "lm", "middle": "mm", "end": "rm"}[shape.anchor]
                 canvas.text(place, shape.text, shape.fill, font, anchor, stroke_width=stroke)
-        return image.reduce(_FINER)
+        return image.reduce(_SCALE)
 
 
 def mixed(colour: str, background: str, share: float) -> str:
-    """Return so large a share of a colour over a background, all #RRGGBB."""
+    """Return the mix of a colour and a background; `share` is the colour's, 0 to 1."""
     both = (bytes.fromhex(each[1:]) for each in (colour, background))
     parts = (round(share * over + (1 - share) * under) for over, under in zip(*both, strict=True))
     return f"#{bytes(parts).hex()}"
 
 
-def dark_rules(html: str, place: str) -> str:
-    """Return CSS for dark paper: other colours for all that are drawn in a page, below a place."""
+def dark_rules(html: str, selector: str) -> str:
+    """Return CSS that replaces all fill colours in `html` for dark mode, below a CSS selector."""
     colours = sorted(set(re.findall(r'fill="(#[0-9a-fA-F]{6})"', html)))
-    return " ".join(f'{place}[fill="{c}"] {{ fill: {darkened(c)} }}' for c in colours)
+    return " ".join(f'{selector}[fill="{c}"] {{ fill: {darkened(c)} }}' for c in colours)
 
 
 def darkened(colour: str) -> str:
-    """Return the colour that takes another one's place on dark paper: light becomes dark, and dark
-    light, of the same hue.
-    """
+    """Return the colour for dark mode: the same hue with light and dark swapped."""
     hue, light, saturation = rgb_to_hls(*(part / 255 for part in bytes.fromhex(colour[1:])))
-    duller = 0.5 if light > 0.8 else 0.85  # Digits stand on the light ones.
+    duller = 0.5 if light > 0.8 else 0.85  # Light colours lie behind digits.
     parts = hls_to_rgb(hue, 0.95 - 0.85 * light, duller * saturation)
     return f"#{bytes(round(255 * part) for part in parts).hex()}"
 

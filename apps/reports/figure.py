@@ -1,7 +1,7 @@
-"""A figure of a report as plotly's JSON, made without plotly: the page's script draws it.
+"""The figures of a report as plotly's JSON, built without plotly. The page's script draws them.
 
-A colour is a name that the script replaces by one of the light or the dark palette: `@0` to `@9`
-for curves, `@text`, `@muted`, `@card`, `@bad`.
+Colours are names that the script looks up in its light or dark palette: `@0` to `@9` for curves,
+`@text`, `@muted`, `@card`, `@bad`.
 """
 
 import math
@@ -14,7 +14,7 @@ from evaluation.metrics import Estimate
 
 NUM_COLOURS = 10
 MAX_GROUPS = 12
-"""Curves, or groups of puzzles, that can still be told apart."""
+"""The most curves, or groups of puzzles, that a reader can tell apart."""
 SHARES: dict[str, Any] = {"tickformat": ".0%", "range": [-0.02, 1.02]}
 """An axis of shares, in percent."""
 SCALES: dict[str, dict[str, Any]] = {
@@ -23,34 +23,26 @@ SCALES: dict[str, dict[str, Any]] = {
     "zero": {"rangemode": "tozero"},
     "": {},
 }
-"""The vertical axes of curves; plotly chooses where nothing is said."""
+"""The vertical axes of curves; "" leaves the choice to plotly."""
 
 
 @dataclass
 class Figure:
-    """A figure with its title and a sentence below it.
-
-    Attributes:
-        data, layout: as plotly has them.
-    """
+    """A figure with a title and a sentence below it; `data` and `layout` are plotly's."""
 
     title: str
     caption: str
     data: list[dict[str, Any]]
     layout: dict[str, Any] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what the page's script reads."""
-        return {"data": self.data, "layout": self.layout}
-
 
 def plain(text: object) -> str:
-    """Return text that plotly shows as it is: it has some markup of its own."""
+    """Return text escaped for plotly, which reads some tags as markup."""
     return escape(str(text), quote=False)
 
 
 def short(value: float | None) -> float | None:
-    """Return a number with five digits, which JSON can write."""
+    """Return a number rounded to five digits; None if it is not finite, as JSON has no NaN."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
 
 
@@ -65,18 +57,18 @@ def line(
     dash: str = "",
     errors: Sequence[Estimate | None] | None = None,
 ) -> dict[str, Any]:
-    """Return a curve with points of a size, 0: without; `errors` are its values with intervals."""
+    """Return a curve; `size` is the size of its points (0: none), `errors` their intervals."""
     trace = {"x": list(xs), "y": list(map(short, ys)), "name": name, "hovertemplate": hover}
     trace["mode"] = "lines+markers" if size else "lines"
     trace["line"] = {"color": colour, "width": 2} | ({"dash": dash} if dash else {})
     if size:
         trace["marker"] = {"size": size, "color": colour}
     if errors is not None:
-        trace["error_y"] = error_bars(errors, colour)
+        trace["error_y"] = _error_bars(errors, colour)
     return trace
 
 
-def error_bars(estimates: Sequence[Estimate | None], colour: str) -> dict[str, Any]:
+def _error_bars(estimates: Sequence[Estimate | None], colour: str) -> dict[str, Any]:
     def ends(name: str) -> list[float | None]:
         far = [(e and getattr(e, name), e and e.value) for e in estimates]
         return [

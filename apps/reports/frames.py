@@ -1,6 +1,4 @@
-"""How a model thought about a puzzle, moment by moment: boards with a sentence each, and the GIF of
-them.
-"""
+"""A model's work on a puzzle as frames, each a board with words, and as a GIF of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -31,22 +29,21 @@ from runtime.files import replacing
 from runtime.text import many, shown
 
 _TOP, _LINE, _BARS, _MARGIN = 40, 22, 46, 16
-_LINES = 3  # Of words below a board, at most.
+_LINES = 3  # Most lines of words below a board.
 _MOST_FRAMES = 240
-_SECONDS = 15.0  # That all frames are shown for, about, each at least 0.08 s and at most 0.7.
+_SECONDS = 15.0  # Approximate length of a GIF; each frame is shown for 0.08 to 0.7 s.
 _LAST_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A moment.
+    """A board at one step.
 
     Attributes:
-        title: where in the thinking it is.
-        words: what happened, a line each.
-        q: how sure the model was after this and each earlier ACT step, 0 to 1; empty where it does
-            not say.
-        num_steps: ACT steps in all, of which `q` shows those so far.
+        title: the name of the step.
+        words: lines that say what happened.
+        q: Q's probability of a right answer after this and each earlier ACT step; empty without Q.
+        num_steps: total number of ACT steps; 0: no bars for `q` are drawn.
     """
 
     board: Board
@@ -57,7 +54,7 @@ class Frame:
 
 
 def frames_of_steps(reasoning: Reasoning) -> list[Frame]:
-    """Return the puzzle itself, and a frame for each ACT step."""
+    """Return a frame of the puzzle, then one for each ACT step."""
     puzzle = reasoning.puzzle
     num_steps, q_halt = len(reasoning.answers), reasoning.q_halt.tolist()
     frames = [Frame(asked(puzzle), "the puzzle", [], [], num_steps)]
@@ -66,21 +63,21 @@ def frames_of_steps(reasoning: Reasoning) -> list[Frame]:
         board = board_of_step(puzzle, frames[-1].board.answer, answer, certainty)
         changed = 0 if board.changed is None else int(board.changed.sum())
         words = [f"{many(changed, 'cell')} changed", reasoning.judge(step).words]
-        said = [] if np.isnan(q_halt[step]) else q_halt[: step + 1]
-        if said:
-            words[0] += f"; Q: {said[-1]:.1%} sure that all is right"
-        frames.append(Frame(board, f"ACT step {step + 1} of {num_steps}", words, said, num_steps))
+        q = [] if np.isnan(q_halt[step]) else q_halt[: step + 1]
+        if q:
+            words[0] += f"; Q: {q[-1]:.1%} sure that all is right"
+        frames.append(Frame(board, f"ACT step {step + 1} of {num_steps}", words, q, num_steps))
     return frames
 
 
 def frames_of_rounds(puzzle: Puzzle, rounds: Sequence[Round], found: Found) -> list[Frame]:
-    """Return the puzzle itself, and what the chain that answered did in each round of a search;
-    where none answered, the first chain.
+    """Return a frame of the puzzle, then one for each round of the chain that answered; if no chain
+    answered, of the first chain.
     """
     chain = found.chain or 0
     frames = [Frame(asked(puzzle), "the puzzle", [])]
-    told = tell_rounds(rounds, chain)
-    for number, (one, words) in enumerate(zip(rounds, told, strict=False), start=1):
+    narrated = tell_rounds(rounds, chain)
+    for number, (one, words) in enumerate(zip(rounds, narrated, strict=False), start=1):
         before, after = one.before[chain], one.after[chain]
         board = board_of_candidates(puzzle, after, int(one.guessed[chain]), before)
         num_decided = int(((before.sum(-1) > 1) & (after.sum(-1) == 1)).sum())
@@ -92,25 +89,25 @@ def frames_of_rounds(puzzle: Puzzle, rounds: Sequence[Round], found: Found) -> l
 
 
 def thinned(frames: Sequence[Frame], most: int) -> list[Frame]:
-    """Return at most so many of the frames, evenly, with the first and the last one."""
+    """Return at most `most` of the frames, evenly spaced, with the first and the last."""
     if len(frames) <= most:
         return list(frames)
     return [frames[round(place)] for place in np.linspace(0, len(frames) - 1, most)]
 
 
 def without_idle_end(frames: Sequence[Frame]) -> list[Frame]:
-    """Return frames whose last one says what came of it; of those at the end in which the answer
-    stayed as it was the last one alone.
+    """Return the frames without those at the end that change nothing; the last frame stays, and its
+    title gives the result.
     """
     last, place = frames[-1].board, settled(frames)
     solved = last.puzzle.kind.judge(last.puzzle.question, last.answer, last.puzzle.target).solved
-    came_to = {True: "solved", False: "not solved", None: "settled"}[solved]
+    result = {True: "solved", False: "not solved", None: "settled"}[solved]
     since = f", unchanged since {frames[place].title}" if place < len(frames) - 1 else ""
-    return [*frames[: place + 1], replace(frames[-1], title=f"{came_to}{since}")]
+    return [*frames[: place + 1], replace(frames[-1], title=f"{result}{since}")]
 
 
 def settled(frames: Sequence[Frame]) -> int:
-    """Return the number of the first frame whose answer and candidates all later ones keep."""
+    """Return the index of the first frame after which answer and candidates never change."""
     boards = [frame.board for frame in frames]
     seen = [(b.marks, b.answer.tolist(), np.asarray(b.candidates).tolist()) for b in boards]
     differ = [number for number, one in enumerate(seen) if one != seen[-1]]
@@ -118,14 +115,14 @@ def settled(frames: Sequence[Frame]) -> int:
 
 
 def picture_of(frame: Frame) -> Picture:
-    """Draw a frame: its title, the board, what happened, and how sure the model was so far."""
+    """Draw a frame: its title, board, words, and the bars of Q."""
     board = draw(frame.board)
     width = max(board.width, 380) + 2 * _MARGIN
     height = _TOP + board.height + _LINES * _LINE + _MARGIN + (_BARS if frame.num_steps else 0)
     picture = Picture(width, height)
     picture.rectangle(0, 0, width, height, PAPER)
     picture.words(_MARGIN, _TOP / 2, frame.title, 17, INK, bold=True, anchor="start")
-    # Canvases side by side may differ in width.
+    # Canvases start at the left, because they may differ in width.
     left = 0.0 if frame.board.look.canvas else (width - board.width) / 2
     picture.place(board, left, _TOP)
     y = _TOP + board.height + _LINE
@@ -138,7 +135,7 @@ def picture_of(frame: Frame) -> Picture:
 
 
 def _draw_bars(picture: Picture, frame: Frame, bottom: float) -> None:
-    """Draw a bar for Q after each ACT step so far, as high as it is sure."""
+    """Draw Q after each ACT step so far as a bar."""
     length = picture.width - 2 * _MARGIN
     each = length / frame.num_steps
     gap = 1 if each >= 4 else 0
@@ -151,7 +148,7 @@ def _draw_bars(picture: Picture, frame: Frame, bottom: float) -> None:
 
 
 def animate(frames: Sequence[Frame], path: Path) -> str:
-    """Write frames into a GIF, and return in words what was written.
+    """Write frames into a GIF; return its path and size as text.
 
     Raises:
         ConfigError: the file cannot be written, or Pillow is missing.
@@ -165,7 +162,7 @@ def animate(frames: Sequence[Frame], path: Path) -> str:
 
 
 def gif(frames: Sequence[Frame]) -> bytes:
-    """Return frames as a GIF that begins again at its end; of very many, evenly chosen ones.
+    """Return frames as an endless GIF; very many frames are thinned out.
 
     Raises:
         ConfigError: Pillow is missing.

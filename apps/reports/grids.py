@@ -1,4 +1,4 @@
-"""Puzzles on a page: one being solved, wrong answers, and the votes for ARC tasks, as grids."""
+"""Grids on a page: one puzzle step by step, wrong answers, and the votes for ARC tasks."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from apps.reports.boards import FAINT, draw_cells, panel_of, with_ends
+from apps.reports.boards import FAINT, draw_cells, panel_of, with_unique_tokens
 from apps.reports.html import Cell, details, figure, intro, percent, table, text, words
 from apps.reports.reading import Run, read_without_links
 from apps.reports.values import parsed
@@ -18,7 +18,7 @@ from dataset.kinds.arc import ARC
 from dataset.kinds.base import BoardLook, plain_colours
 from evaluation.values import at, items, listed, number
 
-_CELL = 20  # Pixels of a cell, before the page makes it as large as its place.
+_CELL = 20  # Pixels of a cell before the page scales the grid.
 _MAX_SIDE = 64
 _MAX_RESULTS = 12
 _MAX_FAILURES = 8
@@ -28,13 +28,13 @@ _MAX_BALLOTS = 9
 _MAX_STEPS = 8
 _FAILURE_ORDERS = {
     "surest": "Wrong answers, the surest first",
-    "most_wrong": "Of the others those with the most wrong cells",
+    "most_wrong": "Other wrong answers, those with the most wrong cells first",
 }
 
 
 class _Answer(NamedTuple):
-    """An answer to a puzzle, int64 [h, w] tokens; cells that are wrong, and those that are given,
-    where that is shown, bool [h, w].
+    """An answer to a puzzle: tokens as int64 [h, w], and its wrong and given cells as bool [h, w].
+    `given` is None on boards that do not show it.
     """
 
     look: BoardLook
@@ -46,8 +46,8 @@ class _Answer(NamedTuple):
 
 
 def grid_of(tokens: Any, *, rows: bool = False) -> np.ndarray | None:
-    """Return a list of tokens as a square, or one of rows of tokens, int64 [h, w]; None where it is
-    none.
+    """Return a list of tokens as a square grid, or with `rows` a list of rows as a grid, int64
+    [h, w]. None if it is no grid.
     """
     try:
         cells = np.array(tokens, np.int64)
@@ -64,17 +64,17 @@ def grid_of(tokens: Any, *, rows: bool = False) -> np.ndarray | None:
 
 
 def look_of(kind: Any, size: int) -> BoardLook:
-    """Return the look of a kind, named as in files; of any other, tokens are colours."""
+    """Return the look of the kind with this name; for an unknown kind a colour for each token."""
     if isinstance(kind, str) and kind in KINDS:
         return KINDS.load(kind).board(size)
     return plain_colours(256)
 
 
-def svg(look: BoardLook, grid: np.ndarray, label: str, share: float = 1.0, **told: Any) -> str:
-    """Return a grid of tokens [h, w] as SVG; `told` is what is known of its cells, as `Panel` has
-    it, `label` what it is, escaped already, and `share` how much of its place it takes, 0 to 1.
+def svg(look: BoardLook, grid: np.ndarray, label: str, share: float = 1.0, **cells: Any) -> str:
+    """Return a grid of tokens [h, w] as SVG. `cells` are fields of Panel, `label` is escaped HTML,
+    `share` is the part of the page's place that the grid fills, 0 to 1.
     """
-    picture = draw_cells(look, panel_of(grid, **told), _CELL)
+    picture = draw_cells(look, panel_of(grid, **cells), _CELL)
     if look.cells != "written":
         picture.frame(0, 0, picture.width, picture.height, 1, FAINT)
     narrow = "" if share == 1 else f' style="width:{100 * share:.0f}%"'
@@ -82,51 +82,51 @@ def svg(look: BoardLook, grid: np.ndarray, label: str, share: float = 1.0, **tol
 
 
 def _answer_of(kind: Any, inputs: Any, answer: Any, labels: Any) -> _Answer | None:
-    """Return an answer as it is drawn; None where these are no grids of one size."""
+    """Return an answer ready to draw; None unless all three are grids of one size."""
     found = [grid for tokens in (inputs, answer, labels) if (grid := grid_of(tokens)) is not None]
     if len(found) < 3 or len({grid.shape for grid in found}) > 1:
         return None
     question, answer, labels = found
     look, known = look_of(kind, len(question)), labels >= 0
-    if look.canvas:  # Of what lies outside of the right grid nothing was asked.
+    if look.canvas:  # Outside of the right grid nothing counts.
         question = _cropped(question, question > 0)
         answer, labels = (_cropped(np.where(known, g, 0), known) for g in (answer, labels))
         known = labels > 0
     wrong = known & (answer != labels)
     given = known & (question == labels) if look.cells == "written" else None
     if not look.canvas:
-        answer = with_ends(look, question, answer)
+        answer = with_unique_tokens(look, question, answer)
     return _Answer(look, question, answer, labels, wrong, given)
 
 
 def _cropped(grid: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """Leave out the last rows and columns of a canvas [h, w] where nothing is used, bool [h, w]."""
+    """Cut off the last rows and columns of a canvas [h, w] without used cells, bool [h, w]."""
     height, width = (int(np.flatnonzero(used.any(axis))[-1:].sum()) + 1 for axis in (1, 0))
     return grid[:height, :width]
 
 
 def _board(caption: str, look: BoardLook, pictures: Sequence[tuple[str, str]], kind: str) -> str:
-    """Return pictures side by side, each with its words."""
+    """Return pictures side by side, given as (caption, SVG)."""
     inner = "".join(f"<figure>{svg}<figcaption>{n}</figcaption></figure>" for n, svg in pictures)
     caption = f'<p class="caption">{caption}</p>' if caption else ""
     return f'<div class="board {kind}">{caption}<div class="row {look.cells}">{inner}</div></div>'
 
 
-# A puzzle that is solved
+# One puzzle, step by step
 
 
 def solving_html(run: Run) -> str:
-    """Return the answers to one puzzle after some ACT steps, from the first records with one."""
+    """Return the answers to one puzzle step by step, from the first records that have them."""
     for result in run.results:
         kind, sets = at(result.answers, "kind"), items(at(result.answers, "sets"))
         for name, of_set in sets:
             one = at(of_set, "solving")
             if steps := _steps(kind, one):
                 index, where = number(at(one, "index")) or 0, f"set {text(name)}, "
-                told = f"{where if len(sets) > 1 else ''}puzzle {index:,.0f}"
+                puzzle = f"{where if len(sets) > 1 else ''}puzzle {index:,.0f}"
                 return intro(
-                    f"From {text(result.name)}: {told}, of the puzzles that are solved the one "
-                    "that took the most ACT steps. Wrong cells are marked."
+                    f"From {text(result.name)}: {puzzle}, the solved puzzle that took the most ACT "
+                    "steps. Wrong cells are marked."
                 ) + _board("", *steps, "steps")
     return ""
 
@@ -140,8 +140,8 @@ def _steps(kind: Any, one: Any) -> tuple[BoardLook, list[tuple[str, str]]] | Non
         look, question, answer, _, wrong, given = found
         if not pictures:
             pictures.append(("the puzzle", svg(look, question, "puzzle", given=given)))
-        told = f"step {step:,.0f}: {f'{wrong.sum():,} wrong' if wrong.any() else 'solved'}"
-        pictures.append((told, svg(look, answer, told, given=given, marked=wrong)))
+        label = f"step {step:,.0f}: {f'{wrong.sum():,} wrong' if wrong.any() else 'solved'}"
+        pictures.append((label, svg(look, answer, label, given=given, marked=wrong)))
     return (look, pictures[: _MAX_STEPS + 1]) if look else None
 
 
@@ -149,7 +149,7 @@ def _steps(kind: Any, one: Any) -> tuple[BoardLook, list[tuple[str, str]]] | Non
 
 
 def failures_html(run: Run, detail: float) -> str:
-    """Return wrong answers; with less `detail`, from 1 to 0, fewer of them."""
+    """Return wrong answers; lower `detail`, from 1 to 0, for fewer of them."""
     parts = []
     for result in run.results[:_MAX_RESULTS]:
         for set_name, of_set in items(at(result.answers, "sets"))[:4]:
@@ -164,11 +164,11 @@ def failures_html(run: Run, detail: float) -> str:
                     )
     if not parts:
         return ""
-    told = (
-        "Wrong answers in two orders: those of which the model was surest (by Q), and of the "
-        "others those with the most wrong cells. Wrong cells are marked."
+    orders = (
+        "Wrong answers: first those that the model was surest of (by Q), then others, those with "
+        "the most wrong cells first. Wrong cells are marked."
     )
-    return intro(told) + "".join(parts[:_MAX_FAILURES])
+    return intro(orders) + "".join(parts[:_MAX_FAILURES])
 
 
 def _failure(kind: Any, failure: Any) -> str:
@@ -178,27 +178,27 @@ def _failure(kind: Any, failure: Any) -> str:
     look, question, answer, solution, wrong, given = found
     known = solution > 0 if look.canvas else solution >= 0
     index = number(at(failure, "index"))
-    told = [f"puzzle {index:,.0f}"] if index is not None else []
-    told.append(f"{int(wrong.sum()):,} of {int(known.sum()):,} cells wrong")
+    caption = [f"puzzle {index:,.0f}"] if index is not None else []
+    caption.append(f"{int(wrong.sum()):,} of {int(known.sum()):,} cells wrong")
     if (q := number(at(failure, "q_halt"))) is not None:
-        told.append(f"Q {percent(q)}")
+        caption.append(f"Q {percent(q)}")
     pictures = [
         ("answer", svg(look, answer, "answer", given=given, marked=wrong)),
         ("solution", svg(look, solution, "solution", given=given)),
     ]
-    if look.cells != "written":  # There the clues are bold in the answer.
+    if look.cells != "written":  # A written answer shows the clues in bold.
         pictures.insert(0, ("puzzle", svg(look, question, "puzzle")))
-    return _board(", ".join(told), look, pictures, "")
+    return _board(", ".join(caption), look, pictures, "")
 
 
 # ARC
 
-Inputs = list[tuple[str, int, Any]]  # Of tasks: name, number of the test input, its votes.
+Inputs = list[tuple[str, int, Any]]  # Name of a task, index of a test input, its votes.
 
 
 def votes_html(run: Run, detail: float) -> str:
-    """Return the votes for ARC tasks, those of an evaluation after the run, if there are any; with
-    less `detail`, from 1 to 0, fewer grids.
+    """Return the votes for ARC tasks, preferably from an evaluation after the run. Lower `detail`,
+    from 1 to 0, for fewer grids.
     """
     where, tasks = run.votes[0] if run.votes else ("", {})
     inputs = [
@@ -212,17 +212,17 @@ def votes_html(run: Run, detail: float) -> str:
     known = sum(at(one, "known") is True for _, _, one in inputs)
     places = [(number(at(one, "solved_at")), place) for place, (_, _, one) in enumerate(inputs)]
     solved = sum(place == 1 for place, _ in places)
-    told = (
-        f"<h3>{text(where)}</h3><p class='caption'>{len(inputs):,} test inputs, {known:,} with a "
-        f"known answer, {solved:,} of which have it in the first place.</p>"
+    heading = (
+        f"<h3>{text(where)}</h3><p class='caption'>{len(inputs):,} test inputs; the right answer "
+        f"is known for {known:,} and in first place for {solved:,}.</p>"
     )
     originals = _originals(run, where)
-    # What was nearly solved is seen first, then what was solved, then the rest.
+    # First the nearly solved tasks, then the solved ones, then the others.
     order = sorted(places, key=lambda one: (one[0] is None, one[0] == 1))
     boards = "".join(
         _ballot(*inputs[place], originals) for _, place in order[: round(_MAX_BALLOTS * detail)]
     )
-    return f'{told}{_votes_table(inputs)}<div class="boards">{boards}</div>'
+    return f'{heading}{_votes_table(inputs)}<div class="boards">{boards}</div>'
 
 
 def _votes_table(inputs: Inputs) -> str:
@@ -239,19 +239,19 @@ def _votes_table(inputs: Inputs) -> str:
 
 
 def _originals(run: Run, where: str) -> Any:
-    """Return the tasks of the data set whose votes these are, if it is there; else None."""
+    """Return the tasks of the data set that was voted on, None if it is not there."""
     folder = where.rpartition("/")[0]
     beside = [one for one in run.results if one.name.rpartition("/")[0] == folder]
     folders = [data for one in beside for data in listed(at(one.content, "data"))]
-    told = [Path(data).parent for data in folders if isinstance(data, str)]
-    for data in told or [Path(run.settings.get("data_path", ""))]:
+    named = [Path(data).parent for data in folders if isinstance(data, str)]
+    for data in named or [Path(run.settings.get("data_path", ""))]:
         with suppress(OSError, ValueError, RecursionError):
             return parsed(read_without_links(data / TEST_PUZZLES_NAME, _MAX_ORIGINALS))
     return None
 
 
 def _ballot(name: str, place: int, one: Any, originals: Any) -> str:
-    """Return the input and the right answer, where they are at hand, and the first answers."""
+    """Return the first answers to a test input, with the input and the right answer if known."""
     pair = at(originals, name, "test", place)
     right = grid_of(at(pair, "output"), rows=True)
     shown = [("test input", grid_of(at(pair, "input"), rows=True)), ("right answer", right)]
@@ -260,21 +260,20 @@ def _ballot(name: str, place: int, one: Any, originals: Any) -> str:
         grid, votes = grid_of(at(voted, "grid"), rows=True), number(at(voted, "votes"))
         if grid is not None and votes is not None:
             q = number(at(voted, "mean_q"))
-            told = f"{votes:,.0f} of {total:,.0f} votes" + (
-                f", Q {percent(q)}" if q is not None else ""
-            )
+            label = f"{votes:,.0f} of {total:,.0f} votes"
+            label += f", Q {percent(q)}" if q is not None else ""
             is_right = right is not None and np.array_equal(right, grid)
-            shown.append((f"{told}, right" if is_right else told, grid))
-    found = [(told, grid) for told, grid in shown if grid is not None]
+            shown.append((f"{label}, right" if is_right else label, grid))
+    found = [(label, grid) for label, grid in shown if grid is not None]
     if not found:
         return ""
     look, largest = ARC.board(ARC_SIDE), max(max(grid.shape) for _, grid in found)
     pictures = []
-    for told, grid in found:
-        is_comparable = right is not None and right.shape == grid.shape and told[0].isdigit()
+    for label, grid in found:
+        is_comparable = right is not None and right.shape == grid.shape and label[0].isdigit()
         marked, share = right != grid if is_comparable else None, max(0.3, grid.shape[1] / largest)
         tokens = grid + ARC_FIRST_COLOUR_TOKEN
-        pictures.append((told, svg(look, tokens, told, share, marked=marked)))
+        pictures.append((label, svg(look, tokens, label, share, marked=marked)))
     solved = number(at(one, "solved_at"))
     verdict = (
         "right answer not voted for" if solved is None else f"right answer at place {solved:g}"

@@ -1,4 +1,4 @@
-"""Small parts of a page. What comes from a run goes through `text`, and nothing else escapes it."""
+"""Small parts of a page. All text from a run must go through `text`, which escapes it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ MAX_TEXT = 300
 
 
 def text(value: object, limit: int = MAX_TEXT) -> str:
-    """Return a value as text that is safe in a page and in an attribute, on one line."""
+    """Return a value as one line of text, escaped for a page and for attributes."""
     return escape(shown(value, limit))
 
 
@@ -20,8 +20,8 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-        html: what it shows.
-        value: what it is sorted by; None: its text.
+        html: the content, already escaped.
+        value: the number to sort by; None: sort by the text.
         kind: `n` for numbers, `words` for sentences.
     """
 
@@ -39,7 +39,7 @@ MISSING = Cell("–", kind="n")
 
 
 def words(value: object) -> Cell:
-    """Return a cell of text; long names may be broken behind `_` and `/`."""
+    """Return a cell of text; long names may break after `_` and `/`."""
     return Cell(text(value).replace("_", "_<wbr>").replace("/", "/<wbr>"))
 
 
@@ -59,7 +59,7 @@ def share(estimate: Estimate | None) -> Cell:
 
 
 def percent(value: float) -> str:
-    """Return a share in percent; none is shown as 0 or 100 % that is not."""
+    """Return a share in percent. Only exact values are shown as 0 or 100 %."""
     if 0 < value < 0.0005:
         return "under 0.1 %"
     return "over 99.9 %" if 0.9995 < value < 1 else f"{100 * value:.1f} %"
@@ -71,8 +71,8 @@ def interval(low: float, high: float) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, sortable: bool = False) -> str:
-    """Return a table that scrolls sideways where it is too wide; the first cells are headings.
-    The header's names are escaped already. Without rows: "".
+    """Return a table, "" without rows. A wide table scrolls sideways; the first cell of each row is
+    a heading. The names in `header` are already escaped.
     """
     if not rows:
         return ""
@@ -94,12 +94,12 @@ def _heading(cell: Cell) -> str:
 
 
 def details(summary: str, inner: str) -> str:
-    """Return what is closed until it is asked for; all of it is escaped already."""
+    """Return content that is folded until a click; both texts are already escaped."""
     return f"<details><summary>{summary}</summary>{inner}</details>"
 
 
 def pairs(summary: str, values: Iterable[tuple[str, object]]) -> str:
-    """Return names with their values as a closed table."""
+    """Return names and their values as a folded table."""
     rows = "".join(
         f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td></tr>'
         for name, value in values
@@ -109,17 +109,17 @@ def pairs(summary: str, values: Iterable[tuple[str, object]]) -> str:
 
 
 def intro(sentence: str) -> str:
-    """Return a sentence at the beginning of a section, escaped already."""
+    """Return a sentence for the top of a section; it is already escaped."""
     return f'<p class="intro">{sentence}</p>'
 
 
 def state(name: str) -> str:
-    """Return the state of a run as a mark."""
+    """Return the state of a run as a coloured label."""
     return f'<span class="state {name}">{name}</span>'
 
 
 def tile(name: str, value: str, more: str = "", *, extra: str = "", first: bool = False) -> str:
-    """Return a tile of the summary; all of it is escaped already."""
+    """Return a tile of the summary; all texts are already escaped."""
     return (
         f'<div class="tile{" first" if first else ""}"><span class="name">{name}</span>'
         f"<b>{value}</b>{extra}<span>{more}</span></div>"
@@ -127,7 +127,7 @@ def tile(name: str, value: str, more: str = "", *, extra: str = "", first: bool 
 
 
 def interval_bar(estimate: Estimate) -> str:
-    """Return a share on a rail from 0 to 100 %, with its interval."""
+    """Return a bar from 0 to 100 % that shows a share and its interval."""
     if estimate.low is None or estimate.high is None:
         return ""
     ends = [min(max(end, 0.0), 1.0) * 100 for end in (estimate.low, estimate.high, estimate.value)]

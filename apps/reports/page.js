@@ -1,7 +1,7 @@
 "use strict";
 
-// The page's only script: it unpacks plotly, draws the figures, and sorts tables. No text of a run
-// ever becomes markup or code here.
+// The page's only script: it unpacks plotly, draws the figures, and sorts tables. It never makes
+// markup or code from the text of a run.
 
 const PALETTES = {
   light: {
@@ -22,7 +22,7 @@ const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const places = figures.map((_, number) => document.getElementById(`plot-${number}`));
 
-// Names of colours, where a colour stands, become those of the palette.
+// Replaces names of colours by colours of the palette.
 function coloured(value, palette, isColour = false) {
   if (Array.isArray(value)) return value.map((one) => coloured(one, palette, isColour));
   if (value !== null && typeof value === "object") {
@@ -52,7 +52,7 @@ function laidOut(figure, palette, isPrinted) {
     modebar: { bgcolor: palette.card, color: palette.muted, activecolor: palette.text },
     hovermode: "x unified",
     hoverlabel: { bgcolor: palette.card, bordercolor: palette.grid, font: { color: palette.text }, namelength: -1 },
-    // A finger that moves over a curve scrolls the page.
+    // On a touch screen, moving a finger over a figure scrolls the page.
     dragmode: isCoarse ? false : "zoom",
     ...own,
     xaxis: { ...axis, ...own.xaxis },
@@ -70,7 +70,7 @@ async function draw(name, isPrinted = false) {
     responsive: true, displaylogo: false, displayModeBar: !isCoarse,
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
   };
-  // All at once: what is printed does not wait.
+  // All at once, because printing does not wait.
   await Promise.all(figures.map((figure, number) => {
     const place = places[number];
     place.querySelector(".unplotted")?.remove();
@@ -106,7 +106,7 @@ async function start() {
   });
 }
 
-// Tables: a click, Enter or the space bar on a heading sorts by it, once more turns the order.
+// Tables: a click, Enter or the space bar on a heading sorts by it; a second one reverses the order.
 function sortBy(table, heading) {
   const column = [...heading.parentElement.children].indexOf(heading);
   const descending = heading.getAttribute("aria-sort") === "ascending"
@@ -121,7 +121,7 @@ function sortBy(table, heading) {
   }));
   const order = (a, b) => {
     const [x, y] = [keys.get(a), keys.get(b)];
-    if (x === null || y === null) return (x === null) - (y === null); // What is missing comes last.
+    if (x === null || y === null) return (x === null) - (y === null); // Missing values come last.
     const least = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y));
     return descending ? -least : least;
   };

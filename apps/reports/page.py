@@ -1,8 +1,8 @@
-"""A page that is complete in itself: sections, figures, style and script in one file.
+"""A page in one file: sections, figures, style and scripts. It loads nothing.
 
-The browser runs two scripts, ours and plotly's, and only these: the page's own policy names their
-hashes. It loads nothing. Plotly comes compressed, and where a browser cannot unpack it, the tables
-and a sentence in place of each curve stay.
+The browser runs only two scripts, ours and plotly's, because the page's security policy names their
+hashes. Plotly is compressed; a browser that cannot unpack it shows the tables, and a sentence in
+place of each figure.
 """
 
 import base64
@@ -23,20 +23,20 @@ from runtime.errors import ConfigError
 MAX_BYTES = 5_000_000
 
 _UNPLOTTED = (
-    "This curve is drawn by a script, which has not run: it needs a browser of 2023 or later. The "
-    "tables have the figures."
+    "A script draws this figure, but it did not run: it needs a browser of 2023 or later. The "
+    "tables have the numbers."
 )
 
 
 @dataclass
 class Page:
-    """A page in the making.
+    """A page that sections and figures are added to.
 
     Attributes:
-        title: as text.
+        title: not escaped.
         header: HTML above all sections.
-        sections: (name, title, HTML), with the names for links.
-        figures: whose places are in the sections.
+        sections: (name, title, HTML); links use the name.
+        figures: all figures; `draw` returns their places.
         footer: HTML.
     """
 
@@ -47,12 +47,12 @@ class Page:
     footer: str = ""
 
     def add(self, name: str, title: str, html: str) -> None:
-        """Add a section; one without content is left out."""
+        """Add a section, unless it is empty."""
         if html:
             self.sections.append((name, title, html))
 
     def draw(self, figures: Sequence[Figure]) -> str:
-        """Return places for figures, side by side."""
+        """Add figures; return the HTML with their places, side by side."""
         cards = []
         for number, figure in enumerate(figures, start=len(self.figures)):
             caption = f'<p class="caption">{escape(figure.caption)}</p>' if figure.caption else ""
@@ -65,11 +65,11 @@ class Page:
         return f'<div class="figures">{"".join(cards)}</div>' if cards else ""
 
     def to_html(self) -> str:
-        """Return the page."""
+        """Return the whole page."""
         library = plotly_script() if self.figures else ""
         here = Path(__file__).parent
         style, script = ((here / name).read_text() for name in ("page.css", "page.js"))
-        drawn = [figure.to_json() for figure in self.figures]
+        drawn = [{"data": figure.data, "layout": figure.layout} for figure in self.figures]
         data = json.dumps(drawn, separators=(",", ":"), allow_nan=False)
         data = data.replace("<", "\\u003c")  # It would end the element.
         allowed = " ".join(_digest(code) for code in (script, library) if code)
@@ -82,7 +82,7 @@ class Page:
             f'<section><h2 id="{name}">{title}</h2>{html}</section>'
             for name, title, html in self.sections
         )
-        # Colours of ARC mean something, and stay.
+        # ARC keeps its colours in dark mode, because they have a meaning.
         dark = dark_rules(sections, ".row:not(.coloured) ")
         style += f"@media screen and (prefers-color-scheme: dark) {{ {dark} }}"
         return "\n".join(

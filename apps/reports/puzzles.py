@@ -1,4 +1,4 @@
-"""Figures of what an evaluation knows of single puzzles."""
+"""Figures from an evaluation's records of single puzzles."""
 
 import math
 import re
@@ -14,14 +14,14 @@ from evaluation.values import at, estimate_of, items, listed, number
 from runtime.text import shown
 
 _TENTHS = 10
-_FEWEST = 10  # Puzzles of a group, below which a share says little.
+_MIN_GROUP = 10  # Puzzles; a share of fewer says little.
 _DIFFICULTIES = {
-    "rating": ("Rating", "how hard the data set says a puzzle is"),
-    "clues": ("Clues", "cells that are given: the fewer, the harder"),
+    "rating": ("Rating", "difficulty of a puzzle according to the data set"),
+    "clues": ("Clues", "given cells; fewer clues usually make a puzzle harder"),
     "path_length": ("Length of the path", "moves from start to goal"),
     "grid_cells": ("Size of the grid", "cells of the right answer"),
 }
-# Columns that say whether an answer is right, with what they are called.
+# Columns that say whether an answer is right, with their names in the figures.
 _RIGHT = {
     "solved": "solved by search",
     "exact_accuracy": "right",
@@ -37,8 +37,8 @@ _TOKENS: dict[Any, list[str]] = {
 
 
 def puzzle_figures(result: Result, depths: Sequence[Result]) -> list[Figure]:
-    """Return what the puzzles of an evaluation show; `depths` are evaluations of the same weights
-    at several depths.
+    """Return the figures of an evaluation; `depths` are evaluations of the same weights at several
+    depths.
     """
     figures = [steps_figure(result.records, depths)]
     figures += [] if result.records is None else difficulty_figures(result.records)
@@ -47,7 +47,7 @@ def puzzle_figures(result: Result, depths: Sequence[Result]) -> list[Figure]:
 
 
 def steps_figure(records: Records | None, depths: Sequence[Result] = ()) -> Figure | None:
-    """Return the exact accuracy after each ACT step, and what evaluations at depths found."""
+    """Return the exact accuracy after each ACT step and at the depths of other evaluations."""
     data: list[dict[str, Any]] = []
     if records is not None and "right_after_1" in records:
         named = map(_RIGHT_AFTER.fullmatch, records.columns)
@@ -61,14 +61,12 @@ def steps_figure(records: Records | None, depths: Sequence[Result] = ()) -> Figu
     if len({step for trace in data for step in trace["x"]}) < 2:
         return None
     layout = {"xaxis": titled("ACT steps", rangemode="tozero"), "yaxis": SHARES}
-    caption = "Share of the puzzles whose answer is right when it is read after so many steps."
+    caption = "Share of puzzles with a right answer if it is read after this many steps."
     return Figure("Accuracy over ACT steps", caption, data, layout)
 
 
 def _at_depths(result: Result, place: int, *, says_data: bool) -> list[dict[str, Any]]:
-    """Return what an evaluation at several depths found, a curve for each set, breadth and choice;
-    their names say of what puzzles they are.
-    """
+    """Return the curves of an evaluation at several depths, for each set, breadth and choice."""
     folders = (shown(folder, 200) for folder in listed(at(result.content, "data"))[:2])
     data = " and ".join("/".join(folder.split("/")[-2:]) for folder in folders)
     lines: dict[str, list[tuple[float, Estimate]]] = {}
@@ -91,15 +89,13 @@ def _at_depths(result: Result, place: int, *, says_data: bool) -> list[dict[str,
 
 
 def difficulty_figures(records: Records) -> list[Figure]:
-    """Return the share of right answers among puzzles of like difficulty, a figure for each measure
-    of difficulty.
-    """
-    # The clues of a maze are its walls: there the path is what counts.
+    """Return the share of right answers over difficulty, for each measure of difficulty."""
+    # A maze's clues are its walls, so its path measures the difficulty.
     sized = "path_length" in records or "grid_cells" in records
     names = [name for name in _DIFFICULTIES if name in records and not (sized and name == "clues")]
     figures = []
     for name in (n for n in names if np.nanmin(records[n]) < np.nanmax(records[n])):
-        title, words = _DIFFICULTIES[name]
+        title, meaning = _DIFFICULTIES[name]
         groups, data = _groups(records[name]), []
         for column in (column for column in _RIGHT if column in records):
             shares = [_share(records[column][rows]) for rows, _, _ in groups]
@@ -112,22 +108,22 @@ def difficulty_figures(records: Records) -> list[Figure]:
                 size=8,
                 errors=shares,
             )
-            trace["customdata"] = [[told, int(rows.sum())] for rows, _, told in groups]
+            trace["customdata"] = [[words, int(rows.sum())] for rows, _, words in groups]
             data.append(trace)
         axes = {"xaxis": titled(title.lower()), "yaxis": SHARES, "hovermode": "closest"}
         if data:
             heading = f"Accuracy over difficulty: {title.lower()}"
-            figures.append(Figure(heading, f"{title}: {words}.", data, axes))
+            figures.append(Figure(heading, f"{title}: {meaning}.", data, axes))
     return figures
 
 
 def _groups(values: np.ndarray) -> list[tuple[np.ndarray, float, str]]:
-    """Return rows of like value, bool [rows], with their mean and in words; about equally many in
-    each where there are many values.
+    """Return groups of rows with similar values as (bool [rows], mean value, range in words). If
+    there are many different values, the groups are about equally large.
     """
     known = values[np.isfinite(values)]
     different, counts = np.unique(known, return_counts=True)
-    enough = max(_FEWEST, len(known) / MAX_GROUPS) if len(different) > MAX_GROUPS else _FEWEST
+    enough = max(_MIN_GROUP, len(known) / MAX_GROUPS) if len(different) > MAX_GROUPS else _MIN_GROUP
     groups, first, total, left = [], 0, 0, len(known)
     for place, count in enumerate(counts.tolist()):
         total += count
@@ -147,7 +143,7 @@ def _share(values: np.ndarray) -> Estimate | None:
 
 
 def reliability_figure(result: Result) -> Figure | None:
-    """Return how often Q and the confidence are right when they say that they are."""
+    """Return the calibration of Q and of the confidence: share right over predicted probability."""
     data: list[dict[str, Any]] = []
     records = result.records
     if records is not None and "q_halt" in records and "exact_accuracy" in records:
@@ -157,22 +153,22 @@ def reliability_figure(result: Result) -> Figure | None:
         bins = [tenths == tenth for tenth in range(_TENTHS)]
         means = [float(q[rows].mean()) if rows.any() else None for rows in bins]
         counted, right = [rows.sum() for rows in bins], [right[rows].sum() for rows in bins]
-        data.append(_reliability_trace("Q: the whole answer", means, counted, right, "@0"))
+        data.append(_reliability_trace("Q: whole answers", means, counted, right, "@0"))
     for _, of_set in items(at(result.answers, "sets"))[:MAX_GROUPS]:
         parts = [listed(at(of_set, "confidence", name)) for name in ("mean", "count", "right")]
         if {len(part) for part in parts} == {_TENTHS}:
             means, counted, right = (list(map(number, part)) for part in parts)
-            data.append(_reliability_trace("confidence: a cell", means, counted, right, "@1"))
+            data.append(_reliability_trace("confidence: cells", means, counted, right, "@1"))
     data = [trace for trace in data if trace["x"]]
     if not data:
         return None
-    ideal = {"x": [0, 1], "y": [0, 1], "mode": "lines", "name": "as it should be"}
+    ideal = {"x": [0, 1], "y": [0, 1], "mode": "lines", "name": "perfect"}
     ideal |= {"line": {"color": "@muted", "dash": "dash", "width": 1}, "hoverinfo": "skip"}
     look = {"tickformat": ".0%", "range": [-0.03, 1.03]}
-    axes = {"xaxis": titled("said", **look), "yaxis": titled("true", **look)}
+    axes = {"xaxis": titled("predicted", **look), "yaxis": titled("right", **look)}
     caption = (
-        "Reliability: of the answers that the model believes in so much, the share that is right, "
-        "in tenths. Above the dashed line it is too modest, below it too sure."
+        "Share of right answers over the probability that the model gives them, in tenths. Above "
+        "the dashed line the model is too modest, below it too sure."
     )
     return Figure("Calibration", caption, [ideal, *data], {**axes, "hovermode": "closest"})
 
@@ -186,7 +182,7 @@ def _reliability_trace(
         if mean is not None and n and 0 <= int(r or 0) <= int(n) and 0 < int(n) < 2**53
     ]
     counts, shares = [count for _, _, count in points], [share for _, share, _ in points]
-    hover = "said %{x:.1%}, true %{y:.1%}<br>%{text} answers"
+    hover = "predicted %{x:.1%}, right %{y:.1%}<br>%{text} answers"
     xs, ys = [short(mean) for mean, _, _ in points], [share.value for share in shares]
     trace = line(name, xs, ys, colour, hover, errors=shares)
     total = sum(counts)
@@ -195,7 +191,7 @@ def _reliability_trace(
 
 
 def confusion_figures(answers: Mapping[str, Any] | None) -> list[Figure]:
-    """Return for each set which tokens are taken for which others."""
+    """Return a figure for each set: which tokens the model confuses."""
     sets = items(at(answers, "sets"))
     names = _TOKENS.get(shown(at(answers, "kind")), [])
     figures = []
@@ -203,11 +199,10 @@ def confusion_figures(answers: Mapping[str, Any] | None) -> list[Figure]:
         counts = _square(at(of_set, "confusion"))
         if counts is None or counts.sum() == np.trace(counts):
             continue
-        several = f" of set {shown(name)}" if len(sets) > 1 else ""
+        where = f" of set {shown(name)}" if len(sets) > 1 else ""
         caption = (
-            f"{np.trace(counts) / counts.sum():.2%} of the labelled cells{several} are right, which"
-            " is the diagonal and left out; the colours are shares of each label's cells that were "
-            "answered otherwise."
+            f"{np.trace(counts) / counts.sum():.2%} of the labelled cells{where} are right (the "
+            "diagonal, left out). Colours: the share of each label's cells with this wrong answer."
         )
         category = {"type": "category", "showgrid": False, "zeroline": False}
         axes = {
@@ -244,7 +239,7 @@ def _heatmap(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _square(rows: Any) -> np.ndarray | None:
-    """Return a table of counts, int64 [V, V]; None where it is none."""
+    """Return a table of counts as int64 [V, V], None if it is malformed."""
     try:
         counts = np.array(rows, np.float64)
     except (TypeError, ValueError, OverflowError):

@@ -1,6 +1,5 @@
-"""What a run's folder holds, read without believing any of it: files may be missing, half written,
-damaged, huge, or written by somebody who means harm. Nothing is executed, no link is followed, and
-what cannot be read becomes a note.
+"""Read a run's folder without trusting it: files may be missing, half written, damaged, huge or
+malicious. Nothing is executed, no link is followed, and every unreadable file leaves a note.
 """
 
 import csv
@@ -43,17 +42,16 @@ _MAX_WARNINGS = 100
 _MAX_RESULTS = 100
 _MAX_VOTES = 3
 _MAX_ROWS = 1_000_000
-_MAX_COLUMNS = 1200  # Of which 1,024 may be ACT steps.
-_NOT_FINITE = ("nan", "inf", "-inf")  # As metrics.jsonl has them.
-_LARGEST = 1e15  # Of what is known of a puzzle.
-# Other JSON files in a run's folder.
-_OTHERS = ("submission", SWEEP, "results.json")
+_MAX_COLUMNS = 1200  # Up to 1,024 for ACT steps, and some others.
+_NOT_FINITE = ("nan", "inf", "-inf")  # As metrics.jsonl writes them.
+_LARGEST = 1e15  # Largest value in the records of puzzles.
+_NOT_RESULTS = ("submission", SWEEP, "results.json")  # Names of other JSON files start so.
 _NAME = re.compile(r"(train|eval|diagnose)/[^\x00-\x1f<>&\"']{1,100}")
 
 
 @dataclass
 class Records:
-    """What is known of each puzzle of an evaluation: float64 [rows] by name, NaN where unknown."""
+    """The records of an evaluation's puzzles: columns, float64 [rows]; NaN: not known."""
 
     columns: dict[str, np.ndarray]
 
@@ -66,12 +64,12 @@ class Records:
 
 @dataclass
 class Result:
-    """An evaluation's JSON, and beside it what is known of single puzzles.
+    """The JSON of an evaluation, and the files about its single puzzles.
 
     Attributes:
-        name: of the file.
-        records: the table of its puzzles.
-        answers: what its answers show, see `evaluation.records.Answers`.
+        name: of the JSON file.
+        records: the table of puzzles.
+        answers: see `evaluation.records.Answers`.
     """
 
     name: str
@@ -81,7 +79,7 @@ class Result:
 
     @property
     def step(self) -> int:
-        """Optimizer steps of its weights, -1 where that is not said."""
+        """Optimizer steps of the weights, -1 if not known."""
         step = self.content.get("step")
         return step if type(step) is int else -1
 
@@ -91,13 +89,13 @@ class Run:
     """A run's folder.
 
     Attributes:
-        settings: by dotted path, as text.
-        curves: of the training steps and of the evaluations among them, by name.
-        warnings: (step, words) of the diagnosis.
-        results: of `evaluate.py`, the newest weights first.
-        votes: the ARC tasks of evaluations, by file: (where, content).
-        swept: the settings that a sweep gave it.
-        notes: what could not be read.
+        settings: dotted path -> value as text.
+        curves: metrics of training and of the evaluations during training, by name.
+        warnings: (step, words) of the diagnostics.
+        results: the evaluations by `evaluate.py`, the newest weights first.
+        votes: (file, content) of the files with votes for ARC tasks.
+        swept: the settings that a sweep chose for this run.
+        notes: lines about files that could not be read.
     """
 
     folder: Path
@@ -113,22 +111,22 @@ class Run:
 
     @contextmanager
     def noting(self, name: str, missing: str = "") -> Iterator[None]:
-        """Note what goes wrong with a file; that it is missing in these words, or not at all."""
+        """Note errors of reading a file; a missing file is noted only if `missing` has words."""
         try:
             yield
         except FileNotFoundError:
-            self.notes += [f"{name}: is not there, {missing}"] if missing else []
+            self.notes += [f"{name}: is missing, {missing}"] if missing else []
         except OSError as error:
             self.notes.append(f"{name}: {shown(error.strerror or error, 200)}")
         except RecursionError:
             self.notes.append(f"{name}: is nested too deep")
         except (ValueError, csv.Error, yaml.YAMLError) as error:
             kind = "YAML" if isinstance(error, yaml.YAMLError) else "JSON"
-            self.notes.append(f"{name}: no {kind}: {shown(' '.join(str(error).split()), 200)}")
+            self.notes.append(f"{name}: not {kind}: {shown(' '.join(str(error).split()), 200)}")
 
 
 def lines_of(file: BinaryIO) -> Iterator[bytes | None]:
-    """Yield the lines of a file, with their ends, in bounded memory: None for one over 1 MiB."""
+    """Yield the lines of a file with their ends, in bounded memory; None for a line over 1 MiB."""
     while line := file.readline(_MAX_LINE):
         if len(line) < _MAX_LINE or line.endswith(b"\n"):
             yield line
@@ -139,28 +137,26 @@ def lines_of(file: BinaryIO) -> Iterator[bytes | None]:
 
 
 def find_runs(folder: Path, depth: int = 4) -> list[Path]:
-    """Return the runs in a folder, itself or below, in the order of their names; links are not
-    followed, and nothing is looked for inside a run.
+    """Return the folder itself if it is a run, else the runs below it, sorted by name. Links and
+    runs inside of runs are skipped.
     """
     if is_run(folder):
         return [folder]
     entries = _entries(folder, "*") if depth else []
-    # Not `Path.is_dir`, which raises where it may not look.
+    # Not `Path.is_dir`, which raises an error without permission.
     inner = [path for path in entries if path.name[0] != "." and os.path.isdir(path)]
     return [run for path in inner for run in find_runs(path, depth - 1)]
 
 
 def _entries(folder: Path, pattern: str) -> list[Path]:
-    """Return what is in a folder, but for links."""
+    """Return the entries of a folder that match a pattern, without links."""
     with suppress(OSError):
         return sorted(path for path in folder.glob(pattern) if not path.is_symlink())
     return []
 
 
 def read_run(folder: Path, most: int = MAX_VALUES) -> Run:
-    """Read a run's folder, at most so many values of JSON. Whatever is wrong with it stands in its
-    `notes`.
-    """
+    """Read a run's folder, at most `most` values of JSON. Errors become `notes`."""
     run = Run(folder, shown(folder.resolve().name, 100), read_status(folder))
     _read_config(run)
     _read_metrics(run)
@@ -182,7 +178,7 @@ def _read_config(run: Run) -> None:
 
 def _as_text(value: object) -> str:
     if value is None or isinstance(value, bool):
-        return json.dumps(value)  # As it is written in the file.
+        return json.dumps(value)  # As the file writes it.
     return shown(value, 200)
 
 
@@ -215,14 +211,14 @@ def _add_record(run: Run, step: int, record: dict[str, Any]) -> None:
             curve = run.curves[name] = Curve()
         if curve is not None:
             curve.add(step, value)
-    told = record.get(WARNINGS)
-    if isinstance(told, list):
+    warnings = record.get(WARNINGS)
+    if isinstance(warnings, list):
         room = _MAX_WARNINGS - len(run.warnings)
-        run.warnings += [(step, shown(words, 500)) for words in told[:room] if words]
+        run.warnings += [(step, shown(words, 500)) for words in warnings[:room] if words]
 
 
 def _as_float(value: Any) -> float | None:
-    """Return a number of a record; NaN where it is not finite, None where it is no number."""
+    """Return a value as a number: NaN if it is not finite, None if it is no number."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if is_number or (isinstance(value, str) and value in _NOT_FINITE):
         finite = number(value)
@@ -230,8 +226,8 @@ def _as_float(value: Any) -> float | None:
     return None
 
 
-class _Room:
-    """How many bytes and values of JSON may still be read."""
+class _Budget:
+    """The bytes and values of JSON that may still be read."""
 
     def __init__(self, num_values: int) -> None:
         self._bytes, self._values = _MAX_ALL_JSON, num_values
@@ -245,26 +241,26 @@ class _Room:
 
 
 def _read_results(run: Run, most: int) -> None:
-    """Read what evaluations have written in the folder, and in folders of it that are neither
-    checkpoints nor hidden.
+    """Read the files of evaluations in the folder and one level below, except in checkpoints and
+    hidden folders.
     """
     below = [p for p in _entries(run.folder, "*/") if not p.name.startswith(("step_", "."))]
-    # Each evaluation in the course of a run has a folder of its own: the newest counts.
+    # Each evaluation during training has its own folder; only the newest is read.
     during = sorted((p for p in below if p.name.startswith("eval_step_")), key=modified)
     folders = [run.folder, *(p for p in below if p not in during), *during[-1:]]
     files = [path for folder in folders[:_MAX_RESULTS] for path in _entries(folder, "*.json")]
-    room = _Room(most)
+    budget = _Budget(most)
     for path in files[: 4 * _MAX_RESULTS]:
         name, content = shown(path.relative_to(run.folder), 100), None
-        if path.stem.endswith(RECORDS) or path.name.startswith(_OTHERS):
+        if path.stem.endswith(RECORDS) or path.name.startswith(_NOT_RESULTS):
             continue
         with run.noting(name):
-            content = room.read(path)
+            content = budget.read(path)
         if path.name.startswith(VOTES) and isinstance(content, dict):
             run.votes += [(name, content)] if len(run.votes) < _MAX_VOTES else []
         elif _is_result(content) and len(run.results) < _MAX_RESULTS:
             run.results.append(Result(name, content))
-            _read_records(run, run.results[-1], path, room)
+            _read_records(run, run.results[-1], path, budget)
     run.results.sort(key=lambda result: (-result.step, result.name))
 
 
@@ -275,19 +271,19 @@ def _is_result(content: object) -> bool:
     )
 
 
-def _read_records(run: Run, result: Result, path: Path, room: _Room) -> None:
-    """Read what lies beside an evaluation."""
+def _read_records(run: Run, result: Result, path: Path, budget: _Budget) -> None:
+    """Read the files beside an evaluation's JSON."""
     table, answers = (path.with_name(f"{path.stem}{RECORDS}{end}") for end in (".csv", ".json"))
     with run.noting(shown(table.name)), opened_without_links(table) as file:
         result.records = Records(_columns(file))
     with run.noting(shown(answers.name)):
-        content = room.read(answers)
+        content = budget.read(answers)
         result.answers = content if isinstance(content, dict) else None
 
 
 def rows_of(file: BinaryIO) -> Iterator[list[str]]:
-    """Yield the cells of each line of a table, the header first, within limits: lines that are too
-    long, or have more or fewer cells than the header, are left out.
+    """Yield the cells of each line of a table, the header first. Lines that are too long, or have
+    more or fewer cells than the header, are left out.
     """
     length = None
     for line in islice((line for line in lines_of(file) if line is not None), _MAX_ROWS + 1):
@@ -299,7 +295,7 @@ def rows_of(file: BinaryIO) -> Iterator[list[str]]:
 
 
 def _columns(file: BinaryIO) -> dict[str, np.ndarray]:
-    """Read a table of numbers; what is none counts as unknown, and text columns as all unknown."""
+    """Read a table of numbers; any other cell becomes NaN."""
     rows = rows_of(file)
     names = next(rows, [])
     columns = [array("d") for _ in names]
@@ -312,22 +308,22 @@ def _columns(file: BinaryIO) -> dict[str, np.ndarray]:
 
 
 def read_without_links(path: Path, limit: int) -> bytes:
-    """Return what a file holds, at most `limit` bytes.
+    """Return the content of a file.
 
     Raises:
-        OSError: it is a link, or larger, or cannot be read.
+        OSError: the file is a link, has more than `limit` bytes, or cannot be read.
     """
     _require_no_link(path)
     return read_bounded(path, limit)
 
 
 def opened_without_links(path: Path) -> BinaryIO:
-    """Open a regular file that is no link."""
+    """Open a regular file; OSError if it is a link."""
     _require_no_link(path)
     return open_regular(path)
 
 
 def _require_no_link(path: Path) -> None:
-    # It may lead to what is nobody's business, and a page is there to be handed on.
+    # A link may lead to private files, and reports are made to be shared.
     if path.is_symlink():
         raise OSError("is a link, and is not followed")

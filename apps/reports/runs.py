@@ -1,7 +1,6 @@
-"""List all runs, or follow those at work: python scripts/runs.py [FOLDER] [--watch [RUN]].
+"""List all runs, or follow them: python scripts/runs.py [FOLDER] [--watch [RUN]].
 
-Shows the state of each run, its step, its best score, its last loss, the time that is left, and its
-folder. What nothing tells is shown as `-`.
+Shows each run's state, step, best score, last loss, time left and folder; `-` if not known.
 """
 
 import argparse
@@ -17,7 +16,7 @@ from typing import Any
 from apps.reports.comparison import seed_table
 from apps.reports.html import percent
 from apps.reports.reading import find_runs, read_run
-from apps.reports.status import RANKS, Status, modified, read_status
+from apps.reports.status import USUAL_MEASURE, Status, modified, read_status
 from apps.sweeps.table import WRITERS
 from evaluation.headline import measure_in_words
 from runtime.errors import ConfigError, exit_code
@@ -31,17 +30,17 @@ _COLOURS = {"running": 36, "done": 32, "stopped": 33, "failed": 31, "new": 90}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """List or follow what the command line asks for; return the exit code."""
+    """List or follow runs as the command line asks; return the exit code."""
     parser = argparse.ArgumentParser(prog="runs.py", description=str(__doc__).split("\n")[0])
     add = parser.add_argument
-    where = "the folder with all runs (default: checkpoints)"
+    where = "the folder with the runs (default: checkpoints)"
     add("folder", nargs="?", type=run_named, default=_ALL, help=where)
-    follow = "follow a run until its end (default: list all again and again, until ctrl-C)"
+    follow = "follow RUN until it ends; without RUN, list all runs repeatedly until ctrl-C"
     add("--watch", nargs="?", const=_ALL, type=run_named, metavar="RUN", help=follow)
-    pause = "seconds between two looks at it (default: 2)"
+    pause = "seconds between two looks (default: 2)"
     add("--interval", type=float, default=2.0, metavar="SECONDS", help=pause)
-    add("--json", action="store_true", help="write JSON, for programs")
-    table = "write the mean score over seeds, and its spread, with a column for each setting"
+    add("--json", action="store_true", help="print JSON")
+    table = "print the mean score and its spread over seeds, with a column for each setting"
     add("--table", nargs="?", const="markdown", choices=list(WRITERS), help=table)
     options = parser.parse_args(arguments)
     try:
@@ -60,14 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stdout.write("\n")
     except BrokenPipeError:
-        # Who reads has seen enough. Python would complain again when it ends.
+        # The reader has closed the pipe. Without this, Python reports the error again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def _runs(folder: Path) -> list[Status]:
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder; runs.py FOLDER looks elsewhere")
+        raise ConfigError(f"{folder}: no such folder; name the right one: runs.py FOLDER")
     return list_runs(folder)
 
 
@@ -78,23 +77,23 @@ def _listed(runs: Sequence[Status]) -> str:
 
 
 def write_table(folder: Path, form: str) -> None:
-    """Print the table over seeds of the runs in a folder, such as a sweep's."""
+    """Print the table over seeds of the runs in a folder, for example a sweep's."""
     lines = seed_table([read_run(one.folder) for one in _runs(folder)])
     if len(lines) == 1:
-        raise ConfigError(f"{folder}: no run in it has ended and has a score")
+        raise ConfigError(f"{folder}: holds no ended run with a score")
     sys.stdout.write(WRITERS[form](lines))
 
 
 def watch(folder: Path, run: Path | None, interval: float) -> None:
-    """List all runs again and again, or one, which need not be there yet, until it is done; where
-    no terminal shows it, only what has changed.
+    """List all runs repeatedly, or one run until it is done; that run need not exist yet. Without a
+    terminal, print only changes.
     """
-    told, clear = "", _CLEAR if sys.stdout.isatty() else ""
+    printed, clear = "", _CLEAR if sys.stdout.isatty() else ""
     while True:
         runs = [read_status(run)] if run else _runs(folder)
-        if clear or _listed(runs) != told:
-            told = _listed(runs)
-            sys.stdout.write(f"{clear}{told}\n")
+        if clear or _listed(runs) != printed:
+            printed = _listed(runs)
+            sys.stdout.write(f"{clear}{printed}\n")
             sys.stdout.flush()
         if run and runs[0].state == "done":
             return
@@ -102,14 +101,14 @@ def watch(folder: Path, run: Path | None, interval: float) -> None:
 
 
 def as_json(one: Status) -> dict[str, Any]:
-    """Return where a run stands; null is what nothing tells."""
+    """Return the status of a run for JSON; null: not known."""
     names = ("state", "detail", "step", "total_steps", "score", "measure", "loss", "seconds")
     status = {name: getattr(one, name) for name in (*names, "seconds_left")}
     return {"run": one.folder.resolve().name, **status, "folder": str(one.folder)}
 
 
 def list_runs(folder: Path) -> list[Status]:
-    """Return all runs in a folder and below: those at work first, then by their last change."""
+    """Return all runs in a folder and below: running ones first, then the last changed first."""
 
     def order(one: Status) -> tuple[bool, float]:
         changed = max(modified(one.folder / METRICS_FILE), modified(one.folder))
@@ -119,7 +118,7 @@ def list_runs(folder: Path) -> list[Status]:
 
 
 def as_text(runs: Sequence[Status], *, in_colour: bool, width: int | None = None) -> str:
-    """Return a table with a line for each run, cut where it is longer than `width` characters."""
+    """Return a table with a line for each run, cut to `width` characters."""
     header = ["state", "run", "step", "best score", "last loss", "time left", "folder"]
     rows = [[one.state, one.name, *_cells(one), shown(one.folder, 200)] for one in runs]
     first, *lines = (line[:width] for line in in_columns([header, *rows]).split("\n"))
@@ -134,7 +133,7 @@ def _cells(status: Status) -> list[str]:
     if status.steps_ahead:
         steps += f" of {status.total_steps:,}"
     if status.score is not None:
-        is_usual = status.measure in (None, RANKS)
+        is_usual = status.measure in (None, USUAL_MEASURE)
         of_what = "" if is_usual else f" ({measure_in_words(str(status.measure))})"
         score = f"{percent(status.score)}{of_what}"
     loss = "-" if status.loss is None else f"{status.loss:.4g}"

@@ -1,9 +1,9 @@
 """Score saved answers to ARC tasks: python scripts/score_arc.py PREDICTIONS.npz... TASKS.json
 
 Each PREDICTIONS.npz holds rows of augmented test inputs: puzzle_identifiers [N], inputs and preds
-[N, S] (canvases of tokens) and q_halt_logits [N]; several files, such as one of each rank, count
-together. TASKS.json holds `identifiers`, the name of each puzzle identifier, and `test_puzzles`,
-the original tasks.
+[N, S] (canvases of tokens) and q_halt_logits [N]. The votes of several files, for example one for
+each rank, are counted together. TASKS.json holds `identifiers`, the name of each puzzle identifier,
+and `test_puzzles`, the original tasks.
 
 Prints pass@K by both rules and the two-attempt submission as JSON.
 """
@@ -35,14 +35,14 @@ DEFAULT_KS = (1, 2, 5, 10, 100)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Score and print; returns the exit code, 3 for a file that cannot be used."""
+    """Score and print; return the exit code, 3 if a file cannot be used."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("predictions", nargs="+", type=Path, metavar="PREDICTIONS.npz")
     parser.add_argument("tasks", type=Path, metavar="TASKS.json")
-    parser.add_argument("--submission", type=Path, metavar="FILE", help="write it there, too")
+    parser.add_argument("--submission", type=Path, metavar="FILE", help="write the submission")
     parser.add_argument(
-        "--ks", nargs="+", type=integer(1), default=DEFAULT_KS, metavar="K", help="of pass@K"
+        "--ks", nargs="+", type=integer(1), default=DEFAULT_KS, metavar="K", help="K of pass@K"
     )
     options = parser.parse_args(arguments)
     try:
@@ -73,7 +73,7 @@ def run(
             write_atomically(submission_path, json.dumps(attempts) + "\n")
     if tally.num_unmatched:
         rows = f"{tally.num_unmatched} of {tally.num_predictions} predictions"
-        sys.stderr.write(f"{rows} belong to no test input of their task and have no vote\n")
+        sys.stderr.write(f"{rows} match no test input of their task and are not counted\n")
     result = {
         "score_per_test_output": {f"ARC/pass@{k}": v for k, v in scores.per_test_output.items()},
         "score_per_task_all_outputs": {f"pass@{k}": v for k, v in scores.per_task.items()},
@@ -86,7 +86,7 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
     """Read the arrays of one file by name.
 
     Raises:
-        DatasetError: unreadable, or an array is missing or has the wrong shape or type.
+        DatasetError: the file cannot be read, or an array is missing or has a wrong shape or type.
     """
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
@@ -97,7 +97,7 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
         raise
     except OSError as error:
         raise DatasetError(f"{path}: {error.strerror or error}") from None
-    # The last is of a size that NumPy cannot count.
+    # OverflowError: a shape too large for NumPy to count.
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, OverflowError) as error:
         raise DatasetError(f"{path}: cannot be read: {error}") from None
     num_rows, cells = (*arrays["inputs"].shape, 0, 0)[:2]
@@ -108,12 +108,12 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
             found = f"{field} is {array.dtype} {list(array.shape)}"
             raise DatasetError(f"{path}: {found}, expected {wanted} {list(shape)}")
     if not cells or math.isqrt(cells) ** 2 != cells:
-        raise DatasetError(f"{path}: {cells} cells in a row are no square canvas")
+        raise DatasetError(f"{path}: {cells} cells in a row, but a canvas must be square")
     return arrays
 
 
 def _read_array(archive: zipfile.ZipFile, field: str, path: Path) -> np.ndarray:
-    """Read an array whose header claims no more bytes than the archive says that there are."""
+    """Read an array; DatasetError if its header claims more bytes than the archive has."""
     name = f"{field}.npy"
     if name not in archive.namelist():
         raise DatasetError(f"{path}: has no {field}")

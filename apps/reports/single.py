@@ -22,16 +22,13 @@ _MAX_WITH_PUZZLES = 3
 
 
 def page_of(run: Run, detail: float) -> Page:
-    """Return the page of a run; with less `detail`, from 1 to 0, fewer grids are shown."""
+    """Return the page of a run; lower `detail`, from 1 to 0, for fewer grids."""
     page = Page(f"{run.name}: report", _header(run))
     page.add("solving", "A puzzle, step by step", solving_html(run))
     page.add("curves", "Training", page.draw(training_figures(run)))
-    told = (
-        "What the run itself noticed while it trained, at its step; the first two figures mark "
-        "these steps."
-    )
+    hint = "The run's own warnings with their steps; the first two figures mark these steps."
     warned = warnings_html([run])
-    page.add("diagnosis", "Diagnosis", intro(told) + warned if warned else "")
+    page.add("diagnosis", "Diagnosis", intro(hint) + warned if warned else "")
     page.add("evaluations", "Evaluations", evaluations_html(run))
     page.add("puzzles", "Puzzle by puzzle", _puzzles(run, page))
     page.add("failures", "The hardest failures", failures_html(run, detail))
@@ -53,7 +50,7 @@ def _header(run: Run) -> str:
     tiles += [tile("training", *_training(run))]
     if run.curves:
         not_finite = any(curve.not_finite is not None for curve in run.curves.values())
-        more = "values that are not finite" if not_finite else "that the run recorded of itself"
+        more = "values that are not finite" if not_finite else "recorded by the run"
         tiles.append(warnings_tile(len(run.warnings), more))
     project = settings.get("project_name", "")
     return header(
@@ -62,14 +59,14 @@ def _header(run: Run) -> str:
 
 
 def header(kicker: str, title: str, lead: str, tiles: list[str]) -> str:
-    """Return the top of a page; all but the title is escaped already."""
+    """Return the top of a page; all texts but the title are already escaped."""
     lead = f'<p class="lead">{lead}</p>' if lead else ""
     kicker = f'<p class="kicker">{kicker}</p>'
     return f'{kicker}<h1>{text(title)}</h1>{lead}<div class="tiles">{"".join(tiles)}</div>'
 
 
 def headline_tile(best: Headline) -> str:
-    """Return the first tile: a share with its interval."""
+    """Return the first tile: the headline with its interval."""
     more = text(best.words)
     if best.estimate.low is not None and best.estimate.high is not None:
         more = f"95 %: {interval(best.estimate.low, best.estimate.high)} %<br>{more}"
@@ -78,7 +75,7 @@ def headline_tile(best: Headline) -> str:
 
 
 def warnings_tile(number: int, more: str) -> str:
-    """Return the tile that counts warnings."""
+    """Return the tile with the number of warnings."""
     return tile("diagnosis", many(number, "warning") if number else "no warning", more)
 
 
@@ -90,15 +87,15 @@ def _model(run: Run) -> str:
         ("arch.forward_dtype", "{}"),
     ):
         value = run.settings.get(key, "")
-        told = form.format(value) if value else ""
-        parts.append(told.removesuffix("s") if value == "1" else told)
+        part = form.format(value) if value else ""
+        parts.append(part.removesuffix("s") if value == "1" else part)
     return ", ".join(filter(None, parts))
 
 
 def _training(run: Run) -> tuple[str, str]:
     status, batch = run.status, run.settings.get("global_batch_size")
     if status.step is None:
-        return "–", "no step was recorded"
+        return "–", "no step recorded yet"
     more = [f"of {status.total_steps:,}"] if status.steps_ahead else []
     more += [f"{text(batch)} puzzles each"] if batch else []
     more += [f"in {duration(status.seconds)}"] if status.seconds else []
@@ -124,6 +121,6 @@ def _puzzles(run: Run, page: Page) -> str:
         parts.append(f"{intro(f'From {text(result.name)}.')}{html}" if html else "")
     if not with_records and run.results:
         parts.append(page.draw(puzzle_figures(Result("", {}), depths[:1])))
-        hint = "Evaluate with <code>save_records=true</code> to see more of single puzzles."
+        hint = "Evaluate with <code>save_records=true</code> to see more about single puzzles."
         parts.append(intro(hint))
     return "".join(parts)

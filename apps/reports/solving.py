@@ -1,4 +1,4 @@
-"""Let a trained model solve puzzles, and say in words and boards how it did."""
+"""Let a trained model solve puzzles, and print its answers as boards and words."""
 
 import csv
 import sys
@@ -36,28 +36,29 @@ if TYPE_CHECKING:
     from evaluation.solve import Reasoning
     from models.act import ACTLossHead
 
-# Where each puzzle stands, and the puzzle.
-Puzzles = Iterator[tuple[str, Puzzle]]
-# What became of a puzzle: in words, whether it is solved (None: not known), and its frames.
-Told = tuple[str, bool | None, "Callable[[], list[Frame]]"]
+Puzzles = Iterator[tuple[str, Puzzle]]  # Pairs of (place in the source, puzzle).
+# (description, whether the puzzle is solved or None if not known, function that makes the frames)
+Outcome = tuple[str, bool | None, "Callable[[], list[Frame]]"]
 
 
 def main(overrides: list[str]) -> None:
-    """Compose, validate, read the puzzles, then load torch and solve them."""
+    """Compose and validate the settings, read the puzzles, then load torch and solve them."""
     config = load_config(SolveConfig, "cfg_solve", [quoted(override) for override in overrides])
     trained = find_trained_model(Path(config.checkpoint), warn)
     config.require_model(trained.run.arch, halts=trained.may_halt, name=trained.weights)
-    require_read(config, trained.run.arch.searches)
+    require_effect(config, trained.run.arch.searches)
     if config.animate is not None and not config.animate.endswith(".gif"):
-        raise ConfigError(f"animate={config.animate}: accepted: a file's name with .gif")
+        raise ConfigError(f"animate={config.animate}: accepted: a file name that ends in .gif")
     puzzles: list[Puzzle] = []
     for source, puzzle in read_puzzles(config, trained, kind_read_by(trained)):
         first = puzzles[0] if puzzles else puzzle
         cells = trained.facts.seq_len if trained.facts else first.question.size
         if puzzle.kind is not first.kind:
-            raise DatasetError(f"{source}: a {puzzle.kind.name}, and before it a {first.kind.name}")
+            raise DatasetError(
+                f"{source}: a {puzzle.kind.name}, but the first puzzle is a {first.kind.name}"
+            )
         if puzzle.question.size != cells:
-            raise DatasetError(f"{source}: {puzzle.question.size} cells; accepted here: {cells}")
+            raise DatasetError(f"{source}: {puzzle.question.size} cells; accepted: {cells}")
         puzzles.append(puzzle)
     if not puzzles:
         raise DatasetError("there is no puzzle to solve")
@@ -78,12 +79,12 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     prepare_host(config.num_threads)
     arch, model = load_for(puzzles, trained, device, overrides)
     if arch.searches:
-        return tell_all(config, puzzles, _deduced(config, model, device, puzzles))
+        return print_all(config, puzzles, _searched(config, model, device, puzzles))
     halts = model.halting_head is not None
     config.require_model(trained.run.arch, halts=halts, name=trained.weights)
     learns_continue = not arch.no_ACT_continue and arch.heads.q is not None
     in_colour = colours(sys.stdout)
-    told = (
+    outcomes = (
         (
             describe(reasoning, learns_continue=learns_continue, colour=in_colour),
             reasoning.judge().solved,
@@ -91,15 +92,14 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
         )
         for reasoning in reason(model, puzzles, device, config)
     )
-    tell_all(config, puzzles, told)
+    print_all(config, puzzles, outcomes)
 
 
-def tell_all(config: SolveConfig, puzzles: Sequence[Puzzle], told: Iterable[Told]) -> None:
-    """Print what became of each puzzle, write its moving picture if asked for, and at the end print
-    how many were solved.
-    """
+def print_all(config: SolveConfig, puzzles: Sequence[Puzzle], outcomes: Iterable[Outcome]) -> None:
+    """Print the outcome of each puzzle and the number of solved ones; write the GIFs asked for."""
     verdicts: list[bool | None] = []
-    for number, (puzzle, (text, solved, frames)) in enumerate(zip(puzzles, told, strict=True), 1):
+    both = zip(puzzles, outcomes, strict=True)
+    for number, (puzzle, (text, solved, frames)) in enumerate(both, start=1):
         verdicts.append(solved)
         place = puzzle.place or f"puzzle {number} of {len(puzzles)}"
         sys.stdout.write(f"{place}\n{text}\n")
@@ -111,23 +111,23 @@ def tell_all(config: SolveConfig, puzzles: Sequence[Puzzle], told: Iterable[Told
             sys.stdout.write(f"written: {animate(frames(), path)}\n")
         sys.stdout.write("\n")
     unknown = verdicts.count(None)
-    more = f"; of {unknown} the right answer is not known" if unknown else ""
+    more = f"; for {unknown} the right answer is not known" if unknown else ""
     sys.stdout.write(f"solved: {verdicts.count(True)} of {len(puzzles)}{more}\n")
 
 
-def require_read(config: SolveConfig, deduces: bool) -> None:
-    """Raise ConfigError at a setting that says nothing of a model that `deduces`, or does not."""
-    thought = ThinkingSettings.model_fields.keys() - {"seed"}
-    for name in sorted(thought if deduces else {"search"}):
+def require_effect(config: SolveConfig, searches: bool) -> None:
+    """Raise ConfigError if a setting has no effect on this model."""
+    of_others = ThinkingSettings.model_fields.keys() - {"seed"} if searches else {"search"}
+    for name in sorted(of_others):
         if getattr(config, name) != SolveConfig.model_fields[name].default:
-            kind = "strikes candidates and guesses (arch=lattice)" if deduces else "does not search"
-            raise ConfigError(f"{name} says nothing: this model {kind}")
+            kind = "searches (arch=lattice)" if searches else "does not search"
+            raise ConfigError(f"{name} has no effect: this model {kind}")
 
 
-def _deduced(
+def _searched(
     config: SolveConfig, model: "ACTLossHead", device: "torch.device", puzzles: Sequence[Puzzle]
-) -> Iterator[Told]:
-    """Yield what the chain of a search that answered struck and guessed, and its answer."""
+) -> Iterator[Outcome]:
+    """Search each puzzle; describe the moves of the chain that answered, and its answer."""
     from apps.lattice.narration import tell
     from apps.reports.frames import frames_of_rounds
 
@@ -145,7 +145,7 @@ def _deduced(
 
 
 def quoted(override: str) -> str:
-    """Quote what Hydra's grammar would take apart: 0053 as a number would lose its zeros."""
+    """Quote the value of puzzle= or file=: Hydra would read 0053 as a number and drop its zeros."""
     key, equals, value = override.partition("=")
     if key.lstrip("+") not in ("puzzle", "file") or not equals or value[:1] in ("'", '"'):
         return override
@@ -153,11 +153,11 @@ def quoted(override: str) -> str:
 
 
 def read_puzzles(config: SolveConfig, trained: TrainedModel, kind: Kind | None) -> Puzzles:
-    """Yield the puzzles asked for; of a model whose `kind` is not known the text tells it.
+    """Yield the puzzles asked for. If the model's `kind` is not known, the text decides it.
 
     Raises:
-        ConfigError: no source of puzzles.
-        DatasetError: names the file and line of what is no puzzle.
+        ConfigError: no source of puzzles is given.
+        DatasetError: a line is no puzzle; names file and line.
     """
     if config.puzzle is not None:
         yield "puzzle", _parsed("puzzle", config.puzzle, kind)
@@ -166,7 +166,7 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel, kind: Kind | None) 
     elif config.file is not None and config.file.endswith(".json"):
         if kind not in (None, ARC):
             raise DatasetError(f"{config.file}: this model reads {kind.name} puzzles")
-        names = None  # Without a puzzle embedding it needs none.
+        names = None  # Only a puzzle embedding needs them.
         if trained.run.arch.puzzle_emb_ndim:
             names = identifiers_of(open_dataset(config, trained))
         found = arc_puzzles(read_arc_task(Path(config.file)), names)
@@ -185,8 +185,8 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel, kind: Kind | None) 
 
 
 def parse_lines(lines: Iterable[str], source: str, kind: Kind | None = None) -> Puzzles:
-    """Yield the place and the puzzle of each text: of a row of a CSV file, of mazes of the lines up
-    to the next empty one, of Sudokus as `split_puzzles` does.
+    """Yield the place and the puzzle of each text. A text is a row of a CSV file, the lines of a
+    maze up to an empty line, or a Sudoku as `split_puzzles` finds it.
     """
     lines = [line.rstrip("\r\n") for line in lines]
     if lines and lines[0].lstrip("\ufeff") == ",".join(CSV_COLUMNS):
@@ -208,7 +208,7 @@ def parse_lines(lines: Iterable[str], source: str, kind: Kind | None = None) -> 
 def _parsed(place: str, text: str, kind: Kind | None) -> Puzzle:
     if kind is ARC:
         accepted = "file=TASK.json, index=N or count=N"
-        raise DatasetError(f"{place}: this model reads ARC tasks; give it {accepted}")
+        raise DatasetError(f"{place}: this model reads ARC tasks; accepted: {accepted}")
     try:
         return parse_puzzle(text, kind)
     except ValueError as error:
@@ -216,7 +216,7 @@ def _parsed(place: str, text: str, kind: Kind | None) -> Puzzle:
 
 
 def open_dataset(config: SolveConfig, trained: TrainedModel) -> PuzzleDataset:
-    """Open the data asked for, or the run's."""
+    """Open the data set asked for, or else the run's."""
     folders = [config.data_path] if config.data_path else trained.run.data_folders(config.split)
     if not folders:
         raise ConfigError(f"{trained.weights} names no data set: set data_path=FOLDER")
@@ -226,10 +226,10 @@ def open_dataset(config: SolveConfig, trained: TrainedModel) -> PuzzleDataset:
 
 
 def data_set_puzzles(config: SolveConfig, trained: TrainedModel) -> Puzzles:
-    """Yield the puzzles of a data set that are asked for.
+    """Yield the puzzles of a data set that `config` asks for.
 
     Raises:
-        ConfigError: there is no such set or number, or the number needs the name of its set.
+        ConfigError: the set or index does not exist, or several sets need `set` beside `index`.
     """
     dataset = open_dataset(config, trained)
     place, kind = str(dataset.split_dirs[0]), kind_of_data(dataset)
@@ -241,7 +241,9 @@ def data_set_puzzles(config: SolveConfig, trained: TrainedModel) -> Puzzles:
         first, sets = sum(dataset.sets[name].num_examples for name in before), [config.set]
     number = sum(dataset.sets[name].num_examples for name in sets)
     if config.index is not None and len(sets) > 1:
-        raise ConfigError(f"index={config.index}: of which set? Add set={' or set='.join(sets)}")
+        raise ConfigError(
+            f"index={config.index}: there are several sets; add set={' or set='.join(sets)}"
+        )
     for index in config.index or ():
         if index >= number:
             raise ConfigError(f"index={index}: {place} has puzzles 0 to {number - 1}")
@@ -252,13 +254,13 @@ def data_set_puzzles(config: SolveConfig, trained: TrainedModel) -> Puzzles:
 
 
 def describe(reasoning: "Reasoning", *, learns_continue: bool, colour: bool = False) -> str:
-    """Return question, answer, verdict and the ACT steps as text."""
+    """Return question, answer, verdict and ACT steps as text."""
     puzzle = reasoning.puzzle
-    said, wrong = reasoning.judge(), reasoning.cells_wrong()
-    marks = " (marked !)" if said.solved is False and wrong.any() and not colour else ""
-    verdict = f"answer: {said.words}{marks}; Q confidence: {_percent(reasoning.q_halt[-1])}"
-    lines = [as_text(Board(puzzle, reasoning.answer), colour=colour), verdict]
-    if said.solved is False and puzzle.target is None and (note := note_on(puzzle)):
+    verdict, wrong = reasoning.judge(), reasoning.cells_wrong()
+    marks = " (marked !)" if verdict.solved is False and wrong.any() and not colour else ""
+    line = f"answer: {verdict.words}{marks}; Q confidence: {_percent(reasoning.q_halt[-1])}"
+    lines = [as_text(Board(puzzle, reasoning.answer), colour=colour), line]
+    if verdict.solved is False and puzzle.target is None and (note := note_on(puzzle)):
         lines.append(note)
     if (chains := reasoning.num_chains) > 1:
         number = reasoning.num_agreeing
@@ -268,12 +270,12 @@ def describe(reasoning: "Reasoning", *, learns_continue: bool, colour: bool = Fa
 
 
 def step_lines(reasoning: "Reasoning", *, learns_continue: bool) -> Iterator[str]:
-    """Yield a table of the ACT steps and a sentence on how it went."""
+    """Yield a table of the ACT steps, and a line on when the answer settled."""
     q_continue = "  Q continue" if learns_continue else ""
     yield f"ACT step  cells changed  cells wrong  Q halt{q_continue}"
     changed, num_steps = reasoning.cells_changed(), len(reasoning.answers)
     settled = int(np.flatnonzero(changed).max(initial=0)) + 1
-    # A single step without a change has a line of its own.
+    # A single last step without changes keeps its own line.
     listed = num_steps if settled == num_steps - 1 else settled
     for step in range(listed):
         wrong = int(reasoning.cells_wrong(step).sum())
@@ -287,7 +289,7 @@ def step_lines(reasoning: "Reasoning", *, learns_continue: bool) -> Iterator[str
         left = many(int(changed[-1]), "cell")
         ending = f"not settled: step {num_steps} of {num_steps} still changed {left}"
     if reasoning.halts.any():
-        ending += f"; would halt by itself after step {int(reasoning.halts.argmax()) + 1}"
+        ending += f"; Q would halt it after step {int(reasoning.halts.argmax()) + 1}"
     yield ending
 
 

@@ -1,6 +1,4 @@
-"""Where a run stands, read from the ends of its files: quick for hundreds of runs, however large
-their metrics are.
-"""
+"""The status of a run, read from the ends of its files: fast even for hundreds of large runs."""
 
 import json
 import os
@@ -34,31 +32,31 @@ from training.tracking import METRICS_FILE
 State = Literal["running", "done", "stopped", "failed", "new"]
 
 SWEEP = "sweep.json"
-RANKS = "eval/exact_accuracy"  # By which a run compares its own checkpoints.
+USUAL_MEASURE = "eval/exact_accuracy"  # A run compares its own checkpoints by it.
 
 _MAX_SWEEP = 64 * 2**20
 _MAX_STEP = 2**53
 _TAIL_BYTES = 2**20
-# A lock of another machine is believed as long as something is written.
+# The lock of another machine counts until its run has written nothing for this long.
 _SILENT_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
 class Status:
-    """Where a run stands; None is what nothing tells.
+    """The status of a run; None: not known.
 
     Attributes:
-        folder: of the run.
-        state: running: a live process has its lock. done: the schedule has ended. failed: its last
-            loss was not finite. stopped: anything else that has begun. new: nothing was written.
-        detail: more words on it.
-        step, total_steps: optimizer steps done, and those of the schedule (or `max_steps`).
+        state: running: a live process holds the lock. done: the schedule has ended. failed: the
+            last loss was not finite, or the sweep says so. stopped: anything else that has started.
+            new: nothing was written.
+        detail: more words about the state.
+        step, total_steps: optimizer steps done, and steps of the schedule (or `max_steps`).
         loss: of the last step.
         score: the best headline of the evaluations (`evaluation.headline`).
-        measure: its name, such as `eval/exact_accuracy`.
-        seconds: that it was at work until its newest checkpoint, over all starts.
-        pace: seconds a step, of a running one alone.
-        newest: what the newest checkpoint that can be read says.
+        measure: the name of the score, for example `eval/exact_accuracy`.
+        seconds: training time until the newest checkpoint, over all starts.
+        pace: seconds for one step; only of a running run.
+        newest: the state in the newest readable checkpoint.
     """
 
     folder: Path
@@ -79,7 +77,7 @@ class Status:
 
     @property
     def steps_ahead(self) -> int:
-        """How many steps of the schedule are still to come, as far as that is known."""
+        """The remaining steps of the schedule, 0 if not known."""
         if self.state == "done" or self.step is None or self.total_steps is None:
             return 0
         return max(0, self.total_steps - self.step)
@@ -92,7 +90,7 @@ class Status:
 
 
 def sweep_of(folder: Path) -> dict[str, Any] | None:
-    """Return the record of a sweep's folder; None where there is none that can be read."""
+    """Return the record of a sweep's folder, None if it has none or it cannot be read."""
     with suppress(OSError, ValueError, RecursionError):
         content = parsed(read_bounded(folder / SWEEP, _MAX_SWEEP))
         return content if isinstance(content, dict) else None
@@ -100,27 +98,29 @@ def sweep_of(folder: Path) -> dict[str, Any] | None:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run, or of an evaluation in a sweep."""
+    """Return whether a folder holds a run, or an evaluation of a sweep."""
     names = (CONFIG_FILE, METRICS_FILE, f"{folder.name}.json")
     with suppress(OSError):
         if (folder / SWEEP).is_file():
             return False
-        # Of a folder that holds a run named step_3 there is no such checkpoint.
+        # A subfolder step_3 may be a run of that name; only a checkpoint has a manifest.
         steps = (checkpoint_path(folder, step) / MANIFEST for step in list_steps(folder))
         return any((folder / name).is_file() for name in names) or any(map(Path.is_file, steps))
     return False
 
 
 def read_status(folder: Path) -> Status:
-    """Look where the run in a folder stands; nothing in it is believed."""
+    """Return the status of the run in a folder. Its files are not trusted."""
     states, lines = _newest_states(folder), _last_lines(folder / METRICS_FILE)
     newest = states[-1] if states else None
     train = next(_records(reversed(lines), b'"train/lr"'), None)
     evaluations = list(_records(lines, b'"eval/'))
     step = max([one["step"] for one in [train] if one] + [s.step for s in states], default=None)
-    measure = next((one for r in reversed(evaluations) if (one := headline_of(r, "eval/"))), RANKS)
+    measure = next(
+        (one for r in reversed(evaluations) if (one := headline_of(r, "eval/"))), USUAL_MEASURE
+    )
     scores = [number(record.get(measure)) for record in evaluations]
-    scores += [number(newest.best_score)] if newest and measure == RANKS else []
+    scores += [number(newest.best_score)] if newest and measure == USUAL_MEASURE else []
     score = max((one for one in scores if one is not None), default=None)
     state, detail = _state(folder, newest, train, step)
     return Status(
@@ -139,7 +139,7 @@ def read_status(folder: Path) -> Status:
 
 
 def _newest_states(folder: Path) -> list[RunState]:
-    """Return what the two newest checkpoints that can be read say, in their order."""
+    """Return the states in the two newest readable checkpoints, the older one first."""
     found: list[RunState] = []
     with suppress(OSError):
         for step in reversed(list_steps(folder)[-10:]):
@@ -161,7 +161,7 @@ def _last_lines(path: Path) -> list[bytes]:
 
 
 def _records(lines: Iterable[bytes], name: bytes = b"") -> Iterator[dict[str, Any]]:
-    """Yield the records of the lines that can be read and hold a name."""
+    """Yield the records in the readable lines that contain `name`."""
     for line in lines:
         with suppress(ValueError, RecursionError):
             record: Any = json.loads(line) if name in line else None
@@ -171,7 +171,7 @@ def _records(lines: Iterable[bytes], name: bytes = b"") -> Iterator[dict[str, An
 
 
 def _total_steps(newest: RunState) -> int | None:
-    """Return the steps of a run's schedule, or `max_steps`."""
+    """Return the steps of a run's schedule, or `max_steps` if that is smaller."""
     total, limit = newest.total_steps, at(newest.config, "max_steps")
     return min(total, limit) if total is not None and type(limit) is int else total
 
@@ -184,10 +184,10 @@ def _state(
         silent = time.time() - modified(folder / METRICS_FILE)
         if owner.host == socket.gethostname() or silent < _SILENT_SECONDS:
             return "running", str(owner)
-        return "stopped", f"{owner} holds it, and has written nothing for {silent / 3600:.0f} hours"
+        return "stopped", f"locked by {owner}, which wrote nothing for {silent / 3600:.0f} hours"
     if train is not None and number(train.get("train/lm_loss")) is None:
         return "failed", f"the loss was not finite at step {train['step']:,}"
-    ended = _end(newest) if newest else None
+    ended = _final_state(newest) if newest else None
     if ended is not None and ended[0] == "done":
         return ended
     if step is None and (folder / f"{folder.name}.json").is_file():
@@ -196,12 +196,12 @@ def _state(
     if at(job, "state") == "failed":
         return "failed", f"exit code {shown(at(job, 'exit_code'), 20)}"
     if step is None:
-        return "new", "nothing was written yet"
+        return "new", "nothing written yet"
     return ended or ("stopped", "killed" if owner is not None else "")
 
 
-def _end(newest: RunState) -> tuple[State, str] | None:
-    """Return what a run has come to whose newest checkpoint is its last one; None: it is not."""
+def _final_state(newest: RunState) -> tuple[State, str] | None:
+    """Return the state after the newest checkpoint if that ends the run, else None."""
     config = newest.config or {}
     epochs, interval, limit = map(config.get, ("epochs", "eval_interval", "max_steps"))
     if newest.iteration is not None and type(epochs) is int:
@@ -214,7 +214,7 @@ def _end(newest: RunState) -> tuple[State, str] | None:
 
 
 def _seconds_per_step(states: list[RunState]) -> float | None:
-    """Return the pace of a run between its newest checkpoints, or up to its first one."""
+    """Return the pace between the two newest checkpoints, or up to the only one."""
     known = [(state.seconds, state.step) for state in states if state.seconds is not None]
     if not known:
         return None
@@ -225,7 +225,7 @@ def _seconds_per_step(states: list[RunState]) -> float | None:
 
 
 def modified(path: Path) -> float:
-    """Return when a file was last written, 0 where it is not there."""
+    """Return the time of a file's last change, 0 if it cannot be read."""
     with suppress(OSError):
         return path.stat().st_mtime
     return 0.0

@@ -1,4 +1,4 @@
-"""Tables and words of a report: what was found, by whom, and how sure it is."""
+"""The tables of a report and its headline."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,13 +22,13 @@ from evaluation.values import at, estimate_of, items, listed, number
 from runtime.text import many
 
 _MAX_ROWS = 200
-_IN_RUN = "in the run"
-# Settings that say where a run is, not what it does.
+_IN_RUN = "during training"
+# Settings that name a run or its folder and do not change it.
 PLACES = ("run_name", "checkpoint_path", "sweep_name", "project_name")
 
 
 class Headline(NamedTuple):
-    """The one figure that stands for a run: what it is, its value, and of what and from where."""
+    """The main score of a run: the measure, its value, and words about its evaluation."""
 
     name: str
     estimate: Estimate
@@ -36,25 +36,25 @@ class Headline(NamedTuple):
 
 
 def headline(run: Run) -> Headline | None:
-    """Return the figure that stands for a run, see `evaluation.headline.weight_of`; None where
-    nothing was evaluated. What the run itself measured counts where no evaluation is its equal.
+    """Return the main score of a run, None without evaluations; see `headline.weight_of`.
+    Of equally large evaluations one after the run wins over one during training.
     """
     own = _test_folders(run)
 
     def weight(one: tuple[Result, Score]) -> tuple[float, ...]:
-        of_whom, size, *rest = weight_of(one[0].content, one[1], own)
-        return of_whom, size, one[0].name != _IN_RUN, *rest
+        relevance, size, *rest = weight_of(one[0].content, one[1], own)
+        return relevance, size, one[0].name != _IN_RUN, *rest
 
-    results = [*run.results, *_in_run(run, own)]
+    results = [*run.results, *_last_in_training(run, own)]
     scored = [(one, score) for one in results if (score := score_of(one.content)) is not None]
     if not scored:
         return None
     result, score = max(scored, key=weight)
-    return Headline(MEASURES[score.name], score.estimate, _told(result, score))
+    return Headline(MEASURES[score.name], score.estimate, _details(result, score))
 
 
 def _test_folders(run: Run) -> list[str]:
-    """Return the folders that a run is tested on; its settings are known as text."""
+    """Return the folders that a run is tested on, parsed from the text of its settings."""
     named = (run.settings.get(key, "null") for key in ("data_paths_test", "data_paths"))
     several = next((value for value in named if value != "null"), None)
     one = run.settings.get("data_path", "null")
@@ -63,10 +63,8 @@ def _test_folders(run: Run) -> list[str]:
     return [folder.strip(" '\"") for folder in several.strip("[]").split(",")]
 
 
-def _in_run(run: Run, own: Sequence[str]) -> list[Result]:
-    """Return the last evaluation in the course of the run as `evaluate.py` would have written it,
-    none where there was none.
-    """
+def _last_in_training(run: Run, own: Sequence[str]) -> list[Result]:
+    """Return the last evaluation during training in the form of `evaluate.py`, [] if none."""
     known = {name: curve.last for name, curve in run.curves.items() if curve.last}
     name = headline_of(known, "eval/")
     if name is None:
@@ -88,7 +86,7 @@ def _in_run(run: Run, own: Sequence[str]) -> list[Result]:
     return [Result(_IN_RUN, content)]
 
 
-def _told(result: Result, score: Score) -> str:
+def _details(result: Result, score: Score) -> str:
     parts = [score.counted] if score.counted else []
     if score.wrong is not None:
         parts.insert(0, f"wrong {percent(score.wrong.value)}")
@@ -119,7 +117,7 @@ def _share(value: Any) -> Cell:
     return share(estimate_of(value))
 
 
-# Of each column the heading, what makes a cell, and where its value stands.
+# For each column: heading, function that makes a cell, path to the value.
 _FIGURES: _Columns = (
     ("puzzles", _count, ("count",)),
     ("exact", _share, ("metrics", "exact_accuracy")),
@@ -170,7 +168,7 @@ def evaluations_html(run: Run) -> str:
         + _table(["search"], of_each("searchers"), _SEARCHERS)
         + _last_table(run)
     )
-    return intro("In small print: 95 % confidence intervals.") + tables if tables else ""
+    return intro("The small numbers are 95 % confidence intervals.") + tables if tables else ""
 
 
 def _table(
@@ -198,26 +196,26 @@ def _evaluators_table(results: Sequence[Result]) -> str:
 
 
 def _last_table(run: Run) -> str:
-    """Return the last figures of the evaluations in the course of the run."""
+    """Return the last metrics of the evaluations during training."""
     last = {name: c.last for name, c in run.curves.items() if name.startswith("eval/") and c.last}
     rows = [
         [words(name.removeprefix("eval/")), figure(value, ".5g"), figure(float(step), ",.0f")]
         for name, (step, value) in last.items()
     ]
-    inner = table(["figure", "last value", "step"], rows)
-    return details("Evaluations in the course of the run", inner) if inner else ""
+    inner = table(["metric", "last value", "step"], rows)
+    return details("Evaluations during training", inner) if inner else ""
 
 
 def warnings_html(runs: Sequence[Run]) -> str:
-    """Return every warning of the diagnosis at its step, and what was not finite."""
+    """Return a table of the diagnostics' warnings and of the first values that were not finite."""
     several, rows = len(runs) > 1, []
     for run in runs:
         gaps = {name: curve.not_finite for name, curve in run.curves.items()}
-        told = [(step, f"{name} is not finite") for name, step in gaps.items() if step is not None]
-        for step, sentence in sorted([*run.warnings, *told])[:_MAX_ROWS]:
+        more = [(step, f"{name} is not finite") for name, step in gaps.items() if step is not None]
+        for step, sentence in sorted([*run.warnings, *more])[:_MAX_ROWS]:
             cells = [figure(float(step), ",.0f"), Cell(text(sentence, 500), kind="words")]
             rows.append([words(run.name), *cells] if several else cells)
-    header = ["run"] * several + ["step", "what the diagnosis said"]
+    header = ["run"] * several + ["step", "warning"]
     return table(header, rows[: 2 * _MAX_ROWS], sortable=several)
 
 
@@ -225,7 +223,7 @@ def warnings_html(runs: Sequence[Run]) -> str:
 
 
 def settings_html(run: Run) -> str:
-    """Return all settings, by section, closed until they are asked for."""
+    """Return all settings as folded tables, one for each section."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for key, value in run.settings.items():
         section, _, rest = key.partition(".")
@@ -237,7 +235,7 @@ def settings_html(run: Run) -> str:
 
 
 def notes_html(runs: Sequence[Run]) -> str:
-    """Return what could not be read."""
+    """Return the notes about unreadable files as a list."""
     several = len(runs) > 1
     notes = [f"{run.name}: {note}" if several else note for run in runs for note in run.notes]
     entries = "".join(f"<li>{text(note)}</li>" for note in notes[:_MAX_ROWS])
@@ -245,8 +243,8 @@ def notes_html(runs: Sequence[Run]) -> str:
 
 
 def differing(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Return the settings that are not the same in all runs, with their values in the order of the
-    runs; what a sweep gave them comes first, and places are left out.
+    """Return the settings that differ among runs, with their values in the order of the runs. Swept
+    settings come first; `PLACES` are left out.
     """
     keys = dict.fromkeys(key for run in runs for key in (*run.swept, *run.settings))
     found = {}
@@ -258,6 +256,6 @@ def differing(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def parameters_of(run: Run) -> str:
-    """Return how many parameters the model has, "" where nothing tells."""
+    """Return the number of the model's parameters as text, "" if not known."""
     counts = (number(at(result.content, "num_parameters")) for result in run.results)
     return next((f"{count:,.0f} parameters" for count in counts if count is not None), "")

@@ -1,4 +1,4 @@
-"""Boards as text, in colour where the terminal has it."""
+"""Boards as text for the terminal, with or without colour."""
 
 import re
 from collections.abc import Sequence
@@ -9,38 +9,30 @@ import numpy as np
 from apps.reports.boards import Board, Panel, panels_of
 from dataset.kinds.base import BoardLook
 
-Block = tuple[str, list[str]]
-"""A title, which may be empty, and lines of equal length."""
-
 _ESCAPES = re.compile("\x1b\\[[0-9;]*m")
 _BOLD, _BLUE, _RED, _DIM, _MARKED = "1", "34", "1;31", "2", "43;30"
 
 
 def as_text(board: Board, *, colour: bool) -> str:
-    """Return question and answer side by side; wrong cells have `!` before them, or are red."""
+    """Return question and answer side by side; wrong cells are red, or have a `!`."""
     panels = panels_of(board)
-    return side_by_side([(one.title, grid_lines(board.look, one, colour)) for one in panels])
-
-
-def side_by_side(blocks: Sequence[Block]) -> str:
-    """Write blocks next to each other, each under its title."""
-    has_titles = any(title for title, _ in blocks)
-    columns = [[title, *lines] if has_titles else lines for title, lines in blocks]
-    widths = [max(map(visible, lines), default=0) for lines in columns]
+    has_titles = any(panel.title for panel in panels)
+    columns = [[p.title] * has_titles + grid_lines(board.look, p, colour) for p in panels]
+    widths = [max(map(_width, lines)) for lines in columns]
     rows = zip_longest(*columns, fillvalue="")
     return "\n".join(
-        "    ".join(c + " " * (w - visible(c)) for c, w in zip(row, widths, strict=True)).rstrip()
+        "    ".join(c + " " * (w - _width(c)) for c, w in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
 
 
-def visible(line: str) -> int:
-    """Return how many columns a line takes."""
+def _width(line: str) -> int:
+    """Return the number of terminal columns of a line."""
     return len(_ESCAPES.sub("", line))
 
 
 def grid_lines(look: BoardLook, panel: Panel, colour: bool = False) -> list[str]:
-    """Write a grid of tokens: characters, with `!` at cells that are marked; or in colour."""
+    """Return the rows of a grid as text; marked cells are coloured, or have a `!`."""
     cells = np.stack([panel.tokens, panel.marked, panel.given], axis=-1).tolist()
     rows = [[_cell(look, *cell, colour=colour) for cell in row] for row in cells]
     if look.box:
@@ -49,7 +41,7 @@ def grid_lines(look: BoardLook, panel: Panel, colour: bool = False) -> list[str]
 
 
 def _cell(look: BoardLook, token: int, is_marked: int, is_given: int, *, colour: bool) -> str:
-    """Write a cell, in two columns; of a filled board without colour in one."""
+    """Return the text of a cell: two columns, one on a filled board without colour."""
     one = look.token(token)
     if not colour:
         mark = "!" if is_marked else " "
@@ -66,7 +58,7 @@ def _cell(look: BoardLook, token: int, is_marked: int, is_given: int, *, colour:
 
 
 def _style(fill: str) -> str:
-    """Return the numbers of an escape for a cell of this colour; "": the terminal's own."""
+    """Return the codes of an escape sequence for a cell's colour; "": the terminal's own."""
     if not fill:
         return "0"
     red, green, blue = bytes.fromhex(fill[1:])
@@ -75,7 +67,9 @@ def _style(fill: str) -> str:
 
 
 def _boxed(cells: Sequence[Sequence[str]], box: tuple[int, int], *, lines: bool) -> list[str]:
-    """Draw the frame of the boxes around cells of two columns each; with lines, or in ASCII."""
+    """Return the rows of cells, each two columns wide, with frames around the boxes. `lines` draws
+    them with box characters instead of ASCII.
+    """
     box_rows, box_columns = box
     dash, bar = ("─", "│") if lines else ("-", "|")
     part, size = dash * (2 * box_columns + 1), len(cells[0])

@@ -1,29 +1,29 @@
-"""Curves of any length in bounded memory: the means of equal stretches of steps."""
+"""Curves of any length in bounded memory: means over bins of equal numbers of steps."""
 
 import math
 from dataclasses import dataclass, field
 
 MAX_BINS = 240
-"""Stretches of a curve."""
+"""Most bins of a curve."""
 
 
 @dataclass
 class Curve:
-    """Values by step, added in any order.
+    """A curve of values over steps, which may be added in any order.
 
     Attributes:
-        last: the value of the largest step.
-        not_finite: the first step whose value was not finite; None: all were.
+        last: (step, value) of the largest step with a finite value.
+        not_finite: the smallest step with a value that is not finite; None: there is none.
     """
 
     last: tuple[int, float] | None = None
     not_finite: int | None = None
     _width: int = 1
-    # Of each stretch the number of finite values, the sum of their steps, and their own.
+    # For each bin: number of finite values, sum of their steps, sum of the values.
     _bins: dict[int, tuple[int, int, float]] = field(default_factory=dict)
 
     def add(self, step: int, value: float) -> None:
-        """Add a value; one that is not finite leaves a gap where its stretch has no other."""
+        """Add a value. A bin with only values that are not finite is a gap in the curve."""
         if math.isfinite(value):
             self._put(step // self._width, 1, step, value)
             if self.last is None or step >= self.last[0]:
@@ -39,7 +39,7 @@ class Curve:
         self._bins[number] = count_before + count, steps_before + steps, values_before + values
 
     def _widen(self, limit: int) -> None:
-        """Make each stretch twice as wide until there are at most `limit` of them."""
+        """Double the width of the bins until there are at most `limit`."""
         while len(self._bins) > max(1, limit):
             self._width *= 2
             before, self._bins = self._bins, {}
@@ -47,8 +47,8 @@ class Curve:
                 self._put(number // 2, *one)
 
     def points(self, limit: int = MAX_BINS) -> tuple[list[float], list[float | None]]:
-        """Return steps and values: the means of each stretch, None where no value is finite. There
-        are at most `limit` of them; this widens the stretches.
+        """Return the mean step and mean value of each bin; the value is None without finite values.
+        Widens the bins until there are at most `limit`.
         """
         self._widen(limit)
         bins = sorted(self._bins.items())

@@ -1,22 +1,22 @@
-"""JSON that others have written, within limits; `evaluation.values` takes it apart."""
+"""Parse untrusted JSON within limits; `evaluation.values` reads its parts."""
 
 import json
 from typing import Any
 
 MAX_VALUES = 3_000_000
-"""Values of JSON that are read: each takes up to about 100 bytes of memory."""
+"""Most values of JSON to parse: each takes up to about 100 bytes of memory."""
 
 
 def num_values(content: bytes) -> int:
-    """Return how many values a text of JSON has at most, without reading it."""
+    """Return an upper bound of the number of values in JSON, without parsing it."""
     return 1 + sum(map(content.count, (b",", b"[", b"{")))
 
 
 def parsed(content: bytes, most: int = MAX_VALUES) -> Any:
-    """Return what a text of JSON says.
+    """Parse JSON.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: `content` is not JSON.
         OSError: it has more than `most` values.
         RecursionError: it is nested too deep.
     """

@@ -1,4 +1,4 @@
-"""Choose what a report is about, and write it: one run, or several."""
+"""Write the report of one run or of several."""
 
 import os
 from collections.abc import Sequence
@@ -19,23 +19,23 @@ FILE = "report.html"
 _MAX_RUNS = 500
 _MAX_NAMED = 3
 _DETAILS = (1.0, 0.5, 0.2, 0.0)
-_FEWEST_VALUES = 20_000  # That are read of each run's JSON, however many runs there are.
+_MIN_VALUES = 20_000  # Values of JSON to read from each run, even if there are many runs.
 
 
 def write_report(folders: Sequence[Path], output: Path | None = None) -> tuple[Path, int]:
-    """Write the page about the runs in some folders; returns its path and its size in bytes.
+    """Write the page about the runs in some folders; return its path and its size in bytes.
 
     Args:
-        output: where; None: `report.html` in the folder of a single run or sweep, otherwise in the
-            working folder.
+        output: path of the page; None: `report.html` in the folder of a single run or sweep,
+            otherwise in the working folder.
     Raises:
         ConfigError: there is no run, the page cannot be written, or plotly is not installed.
     """
-    plotly_script()  # Before any work.
+    plotly_script()  # Raises early if plotly is missing.
     found = list(dict.fromkeys(run for folder in folders for run in _runs_in(folder.resolve())))
     if len(found) > _MAX_RUNS:
-        raise ConfigError(f"{len(found):,} runs are too many for a page: name {_MAX_RUNS} at most")
-    most = max(_FEWEST_VALUES, MAX_VALUES // len(found))
+        raise ConfigError(f"{len(found):,} runs; accepted: at most {_MAX_RUNS}")
+    most = max(_MIN_VALUES, MAX_VALUES // len(found))
     runs = [read_run(folder, most) for folder in found]
     output = output or _place(folders, found) / FILE
     names = [run.name for run in runs]
@@ -49,7 +49,7 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> tuple[P
         if len(content) < MAX_BYTES:
             break
     else:
-        raise ConfigError(f"{output}: the page has over {MAX_BYTES / 1e6:.0f} MB: name fewer runs")
+        raise ConfigError(f"{output}: the page has over {MAX_BYTES / 1e6:.0f} MB: give fewer runs")
     with disk_errors(output, ConfigError), replacing(output) as file:
         file.write(content)
     return output, len(content)
@@ -61,12 +61,11 @@ def _runs_in(folder: Path) -> list[Path]:
             raise ConfigError(f"{folder}: no such folder")
     if runs := find_runs(folder):
         return runs
-    told = "holds no run: neither settings (config.yaml), metrics nor checkpoints"
-    raise ConfigError(f"{folder}: {told}")
+    raise ConfigError(f"{folder}: holds no run (no config.yaml, metrics.jsonl or checkpoints)")
 
 
 def _place(folders: Sequence[Path], found: Sequence[Path]) -> Path:
-    """Return the folder of a single run or sweep, otherwise the one where the user is."""
+    """Return the folder of a single run or sweep, otherwise the working folder."""
     if len(folders) == 1 and (folders[0].resolve() == found[0] or (folders[0] / SWEEP).exists()):
         return folders[0]
     return Path(os.path.relpath(found[0])) if len(found) == 1 else Path()
@@ -76,6 +75,6 @@ def _footer(folders: Sequence[Path]) -> str:
     now = datetime.now().astimezone().isoformat(sep=" ", timespec="minutes")
     named = ", ".join(str(folder) for folder in folders[:10])
     return (
-        f"Written on {text(now)} from {text(named)} by scripts/report.py. The page is complete in "
-        "itself: it loads nothing."
+        f"Written on {text(now)} from {text(named)} by scripts/report.py. The page loads nothing "
+        "from elsewhere."
     )

@@ -1,1 +1,1 @@
-"""Several runs from one command: which jobs there are, who runs them, what came out."""
+"""Sweeps: one command starts several jobs and writes a table of their results."""

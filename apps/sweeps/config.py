@@ -1,4 +1,4 @@
-"""Schemas of launchers and searches: `hydra/launcher=...`, `hydra/sweeper=...`. No torch."""
+"""Schemas of launchers and sweepers: `hydra/launcher=...`, `hydra/sweeper=...`. No torch."""
 
 from typing import Literal, get_args
 
@@ -6,45 +6,45 @@ from runtime.schema import Count, CountOrZero, Schema, StrictBool
 
 
 class SerialConfig(Schema):
-    """One job after the other, on this machine."""
+    """Runs one job after the other on this machine."""
 
     name: Literal["serial"] = "serial"
     ranks: Count = 1
-    """processes of each job, started by torchrun"""
+    """number of processes of each job, started by torchrun"""
 
 
 class PoolConfig(Schema):
-    """Several jobs at a time on this machine, each with GPUs of its own where there are any."""
+    """Runs several jobs at a time on this machine, each on GPUs of its own if there are any."""
 
     name: Literal["pool"] = "pool"
     max_jobs: Count | None = None
-    """jobs at a time; null: as many as there are GPUs for, without GPUs one for each two CPUs"""
+    """most jobs at a time; null: GPUs (without GPUs: half the CPUs) divided by ranks"""
     ranks: Count = 1
-    """processes of each job, started by torchrun"""
+    """number of processes of each job, started by torchrun"""
 
 
 class SlurmConfig(Schema):
-    """Jobs of SLURM, by submitit."""
+    """Submits the jobs to SLURM, with submitit."""
 
     name: Literal["slurm"] = "slurm"
     max_jobs: Count = 64
-    """jobs in the queue at a time"""
+    """most jobs in the queue at a time"""
     ranks: Count = 1
-    """processes of each job, started by torchrun; a GPU each where gpus is set"""
+    """number of processes of each job, started by torchrun"""
     timeout_min: Count = 60
-    """minutes after which SLURM ends a job; it saves, and is queued again"""
+    """time limit of a job in minutes; when it is reached, the job saves and is queued again"""
     cpus: Count | None = None
-    """CPUs of each rank"""
+    """CPUs of each rank; null: SLURM's default, used with one thread"""
     gpus: CountOrZero = 0
-    """GPUs of each rank; 0: jobs run on CPUs"""
+    """GPUs of each rank; 0: the jobs run on CPUs"""
     mem_gb: Count | None = None
-    """memory of a job"""
+    """memory of a job in GB; null: SLURM's default"""
     partition: str | None = None
-    """where the jobs go"""
+    """SLURM partition of the jobs; null: SLURM's default"""
     account: str | None = None
-    """who pays"""
+    """SLURM account that the jobs are charged to; null: SLURM's default"""
     additional: dict[str, str | int | bool] | None = None
-    """other options of sbatch, {qos: high}"""
+    """other options of sbatch, for example {qos: high}"""
 
 
 LauncherConfig = SerialConfig | PoolConfig | SlurmConfig
@@ -52,15 +52,15 @@ LAUNCHERS = {"serial": SerialConfig, "pool": PoolConfig, "slurm": SlurmConfig}
 
 
 class GridConfig(Schema):
-    """Every combination of the values on the command line."""
+    """Runs every combination of the swept values."""
 
     name: Literal["grid"] = "grid"
     objective: str | None = None
-    """the metric by which the table is ordered; null: ARC's pass@2, the share that a search solved,
-    or the exact accuracy"""
+    """the metric that orders the table; null: the share solved by search, else ARC's pass@2, else
+    the exact accuracy"""
     direction: Literal["maximize", "minimize"] = "maximize"
     params: dict[str, str] | None = None
-    """swept settings, as on the command line, which comes first"""
+    """swept settings with their values, for example {lr: "1e-3,1e-4"}; the command line wins"""
 
 
 Sampler = Literal["tpe", "gp", "random"]
@@ -68,27 +68,27 @@ SAMPLERS: tuple[Sampler, ...] = get_args(Sampler)
 
 
 class SamplerConfig(Schema):
-    """How Optuna chooses values."""
+    """The sampler: how Optuna chooses values."""
 
     name: Sampler = "tpe"
     seed: CountOrZero | None = None
-    """null: another one at each start"""
+    """seed of the sampler; null: a new one at each start"""
     n_startup_trials: Count = 10
-    """random trials before tpe or gp learns from them"""
+    """number of random trials before tpe or gp starts to learn from the results"""
 
 
 class OptunaConfig(Schema):
-    """A search."""
+    """Runs an Optuna study: each trial's values are chosen from the results of earlier trials."""
 
     name: Literal["optuna"] = "optuna"
     objective: str | None = None
-    """the metric to improve; null: exact accuracy"""
+    """the metric to optimize; null: the exact accuracy"""
     direction: Literal["maximize", "minimize"] = "maximize"
     n_trials: Count = 20
-    """trials in all, those of earlier starts included"""
+    """total number of trials; earlier starts count"""
     sampler: SamplerConfig = SamplerConfig()
     params: dict[str, str | StrictBool | int | float] | None = None
-    """searched settings, as on the command line, which comes first"""
+    """swept settings, for example {lr: "interval(1e-4,1e-2)"}; the command line wins"""
 
 
 SweeperConfig = GridConfig | OptunaConfig

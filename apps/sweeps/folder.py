@@ -1,9 +1,9 @@
-"""A sweep's folder: what the sweep is, what has become of each job, and the table of results.
+"""A sweep's folder, and the record of its jobs.
 
-SWEEP/sweep.json      the jobs, their states, and what was decided for this machine
-SWEEP/results.json    and .csv: the table
-SWEEP/NAME/           a job's run; of an evaluation NAME.json and what else it writes
-SWEEP/logs/NAME.log   what a job printed
+SWEEP/sweep.json      the jobs, their states, and the device settings of all jobs
+SWEEP/results.json    the table of results, also as results.csv
+SWEEP/NAME/           the run of a job; for an evaluation NAME.json and its other files
+SWEEP/logs/NAME.log   the output of a job
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +25,10 @@ State = Literal["waiting", "running", "finished", "failed", "stopped"]
 
 
 class Machine(Schema):
-    """What the bits of a job depend on, decided once for all jobs of a sweep.
+    """The device settings that a job's bits depend on, decided once for all jobs of a sweep.
 
     Attributes:
-        num_threads: CPU threads of a process; None: left to torch, where GPUs do the work.
+        num_threads: CPU threads of a process; None on GPUs: torch decides.
     """
 
     device: Literal["cpu", "cuda"]
@@ -37,13 +37,13 @@ class Machine(Schema):
 
 
 class JobRecord(Schema):
-    """What has become of a job.
+    """The state of a job.
 
     Attributes:
         values: the swept settings.
-        exit_code: of its last start; None before it has ended once.
-        result: of a search, the value of the objective.
-        settings: a digest of all its settings, None where these are told by `values`.
+        exit_code: of the job's last start; None until it has ended once.
+        result: value of the objective; None in a grid.
+        settings: a digest of all settings of the job; None in a study.
     """
 
     values: dict[str, str]
@@ -63,7 +63,7 @@ class SweepRecord(Schema):
 
 
 def read_record(folder: Path) -> SweepRecord | None:
-    """Return a sweep's record, None before it has one; CheckpointError: it is damaged."""
+    """Return the record of a sweep, None if it has none yet; CheckpointError if it is damaged."""
     file = folder / SWEEP_FILE
     try:
         return SweepRecord.model_validate_json(read_bounded(file, _MAX_BYTES))
@@ -71,36 +71,36 @@ def read_record(folder: Path) -> SweepRecord | None:
         return None
     except (OSError, ValidationError) as error:
         reason = str(error).splitlines()[0]
-        raise CheckpointError(f"{file}: {reason}; delete it to begin the sweep again") from None
+        raise CheckpointError(f"{file}: {reason}; delete it to start the sweep again") from None
 
 
 def write_record(folder: Path, record: SweepRecord) -> None:
-    """Write a sweep's record; ConfigError: the disk refused."""
+    """Write the record of a sweep; ConfigError if it cannot be written."""
     with disk_errors(folder / SWEEP_FILE, ConfigError):
         write_atomically(folder / SWEEP_FILE, record.model_dump_json(indent=1) + "\n")
 
 
 def log_of(folder: Path, name: str) -> Path:
-    """Return the file that takes what a job prints."""
+    """Return the file that takes the output of a job."""
     return folder / "logs" / f"{name}.log"
 
 
-def _last_words(log: Path) -> str:
-    """Return the last line that a job has printed, where its error is."""
+def _last_line(log: Path) -> str:
+    """Return the last line that a job printed: usually its error."""
     text = log.read_text(errors="replace").rstrip() if log.exists() else ""
-    return shown(text.rpartition("\n")[2], 300) or "it has printed nothing"
+    return shown(text.rpartition("\n")[2], 300) or "it printed nothing"
 
 
-class Grid:
-    """Gives out the jobs of a sweep that have not finished yet, in order, and keeps its record.
+class GridJobs:
+    """Gives out the unfinished jobs of a grid in order, and keeps the record of the sweep.
 
     Args:
-        jobs: all of them, with a digest of the settings of each; a job that finished with others
-            is not finished.
+        jobs: every job with a digest of its settings; a job that finished with another digest runs
+            again.
         folder: of the sweep.
-        record: what has become of its jobs so far.
-        has_result: returns whether what a job has written is still there.
-        score: returns the metric that people look for, as text, "" where there is none.
+        record: the states of the jobs so far.
+        has_result: returns whether the result of a job still exists.
+        score: returns the main metric of a job as text, "" if it has none.
         say: prints a line.
     """
 
@@ -126,19 +126,19 @@ class Grid:
             if (known.state, known.settings) != ("finished", settings):
                 self._left.append(job)
             elif not has_result(job.name):
-                say(f"{self._places[job.name]}finished before, but its result is gone")
+                say(f"{self._places[job.name]}was finished, but its result is gone")
                 self._left.append(job)
         if done := len(jobs) - len(self._left):
-            say(f"{done} of {len(jobs)} jobs have finished before")
+            say(f"{done} of {len(jobs)} jobs are already finished")
 
     @property
     def jobs(self) -> Mapping[str, JobRecord]:
-        """What has become of the jobs in this folder, those of other commands included."""
+        """The jobs in this folder, including jobs of other commands."""
         return self._record.jobs
 
     @property
     def ends(self) -> list[JobRecord]:
-        """What has become of this command's jobs."""
+        """The jobs of this command."""
         return [self.jobs[name] for name in self._places]
 
     @property
@@ -146,7 +146,7 @@ class Grid:
         return len(self._left)
 
     def next(self) -> Job | None:
-        """Return the next job."""
+        """Return the next job, None if none is left."""
         if not self._left:
             return None
         job = self._left.pop(0)
@@ -161,11 +161,11 @@ class Grid:
         more = self._score(job.name) if code == 0 else ""
         if state == "failed":
             log = log_of(self._folder, job.name)
-            said = f": {_last_words(log)}" if code < 128 else ""  # A killed job reports nothing.
+            said = f": {_last_line(log)}" if code < 128 else ""  # A killed job reports nothing.
             more = f" with exit code {code}{said} (see {log})"
         self._say(f"{self._places[job.name]}{state}{more}")
 
     def note(self, records: Mapping[str, JobRecord]) -> None:
-        """Record what has become of jobs, before anything is built on it."""
+        """Update the states of jobs and write the record."""
         self._record = self._record.model_copy(update={"jobs": {**self.jobs, **records}})
         write_record(self._folder, self._record)

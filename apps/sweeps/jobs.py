@@ -1,4 +1,4 @@
-"""The jobs of a sweep: one for each combination of the values that the command line lists."""
+"""The jobs of a sweep: one for each combination of the values on the command line."""
 
 import hashlib
 import itertools
@@ -20,9 +20,9 @@ class Job(NamedTuple):
     """One run of a sweep.
 
     Attributes:
-        name: what differs from the other jobs, as a folder's name: "lr-0.001__seed-0".
-        values: the swept settings, as they are written on a command line.
-        overrides: of the whole command line, swept settings included.
+        name: the swept settings as the name of a folder: "lr-0.001__seed-0".
+        values: the swept settings, as text for a command line.
+        overrides: the whole command line, including the swept settings.
     """
 
     name: str
@@ -36,16 +36,16 @@ def swept(overrides: Iterable[Override]) -> list[Override]:
 
 
 def without_overruled(overrides: Sequence[Override]) -> list[Override]:
-    """Leave out lists of values of keys that are set once more later: the last one counts."""
+    """Leave out the lists of values for keys that are set again later: the last override counts."""
     last = {override.key_or_group: override for override in overrides}
     return [o for o in overrides if o is last[o.key_or_group] or not o.is_sweep_override()]
 
 
 def expand(overrides: Sequence[Override]) -> list[Job]:
-    """List the jobs in the order in which a reader would count: the last setting changes fastest.
+    """Return all combinations of the swept values as jobs; the last setting changes fastest.
 
     Raises:
-        ConfigError: an interval, which only a search can take, or two jobs with the same name.
+        ConfigError: a setting has an interval, or two jobs would have the same name.
     """
     values = {o.key_or_group: _values(o) for o in swept(overrides)}
     jobs = [
@@ -54,12 +54,12 @@ def expand(overrides: Sequence[Override]) -> list[Job]:
     ]
     name, count = Counter(job.name for job in jobs).most_common(1)[0]
     if count > 1:
-        raise ConfigError(f"{count} jobs would share the folder {name}: leave out what is the same")
+        raise ConfigError(f"{count} jobs would share the folder {name}: leave out equal values")
     return jobs
 
 
 def job(overrides: Sequence[Override], values: dict[str, str]) -> Job:
-    """Return the job that gives the swept settings these values, as text for a command line."""
+    """Return the job with these values of the swept settings, given as text for a command line."""
     fixed = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
     keys = {override.key_or_group: override.get_key_element() for override in swept(overrides)}
     chosen = (f"{keys[key]}={value}" for key, value in values.items())
@@ -67,7 +67,7 @@ def job(overrides: Sequence[Override], values: dict[str, str]) -> Job:
 
 
 def digest(*parts: Any) -> str:
-    """Return ten letters that stand for values which JSON can write."""
+    """Return ten hexadecimal digits that identify values; JSON must be able to write them."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
 
 
@@ -75,15 +75,14 @@ def _values(override: Override) -> list[str]:
     if not override.is_discrete_sweep() or isinstance(override.value(), Glob):
         raise ConfigError(
             f"{shown(override.input_line)}: list the values, a,b,c or range(1,4); an interval "
-            "needs a search: add hydra/sweeper=optuna"
+            "needs hydra/sweeper=optuna"
         )
     return list(dict.fromkeys(override.sweep_string_iterator()))
 
 
 def _name(values: dict[str, str]) -> str:
-    """Write the values as a folder's name that needs no quotes on a command line, whatever the
-    order in which they were given: [a,b] is a+b, of a path the last part is shown, and what is not
-    written in full gets a digest.
+    """Return a folder's name for the values. It needs no quotes on a command line and does not
+    depend on their order. [a,b] becomes a+b, a path its last part; a shortened name gets a digest.
     """
     leaves = [key.rpartition(".")[2] for key in values]
     keys = leaves if len(set(leaves)) == len(leaves) else list(values)

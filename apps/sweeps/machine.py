@@ -1,4 +1,4 @@
-"""Jobs as processes of this machine, and what their bits depend on, decided once for a sweep."""
+"""Jobs as processes of this machine, and the device settings that they share."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ _LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"
 
 
 def decide_machine(settings: MachineSettings, launcher: LauncherConfig) -> Machine:
-    """Decide what the bits of all jobs depend on: by what was asked for, and this machine."""
+    """Return the device settings of all jobs, from the user's settings and this machine."""
     if isinstance(launcher, SlurmConfig):
         threads, is_cuda = launcher.cpus or 1, launcher.gpus > 0
     elif settings.device == "cpu" and settings.num_threads is not None:
@@ -37,20 +37,20 @@ def decide_machine(settings: MachineSettings, launcher: LauncherConfig) -> Machi
 
 
 def machine_overrides(machine: Machine, settings: MachineSettings) -> list[str]:
-    """Return the overrides that fix what the user left open."""
+    """Return overrides for the device settings that the user left open."""
     fixed = {key: value for key, value in machine if getattr(settings, key) in ("auto", None)}
     return [f"{key}={str(value).lower()}" for key, value in fixed.items() if value is not None]
 
 
 def places(launcher: LauncherConfig, gpus: int) -> int:
-    """Return how many jobs a launcher runs at a time on this machine."""
+    """Return the number of jobs that a launcher runs at a time on this machine."""
     if not isinstance(launcher, PoolConfig):
         return 1
     return launcher.max_jobs or max(1, (gpus or num_processors() // 2) // launcher.ranks)
 
 
 def job_command(script: Path, ranks: int) -> list[str]:
-    """Return the command that runs an entry point, by torchrun where a job has several ranks."""
+    """Return the command that runs an entry point; with several ranks it uses torchrun."""
     if ranks == 1:
         return [sys.executable, str(script)]
     return [sys.executable, str(_LAUNCH), "--standalone", f"--nproc-per-node={ranks}", str(script)]
@@ -58,23 +58,23 @@ def job_command(script: Path, ranks: int) -> list[str]:
 
 @functools.cache
 def threads_and_gpus() -> tuple[int, list[str]]:
-    """Return the number of threads that torch would take, and names of the GPUs for
-    CUDA_VISIBLE_DEVICES. torch is asked in a process of its own.
+    """Return torch's default number of threads and the names of the GPUs for CUDA_VISIBLE_DEVICES;
+    a separate process asks torch.
     """
     code = "import torch; print(torch.get_num_threads(), torch.cuda.device_count())"
-    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    threads, count = map(int, asked.stdout.split())
+    probe = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    threads, count = map(int, probe.stdout.split())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",")[:count] if visible else map(str, range(count))
     return threads, list(names)
 
 
 class JobProcess:
-    """A job at work: a command that reads nothing, and whose words go to the end of `log`.
+    """A running job: a command without input that appends its output to `log`.
 
     Args:
         environment: variables to add.
-        own_group: keep a Ctrl-C at the terminal away from it.
+        own_group: run the job in its own session, so that Ctrl-C at the terminal does not reach it.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class JobProcess:
         *,
         own_group: bool = True,
     ) -> None:
-        self._asked = False
+        self._stopping = False
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as output:
             self._process = subprocess.Popen(
@@ -98,24 +98,23 @@ class JobProcess:
             )
 
     def poll(self) -> int | None:
-        """Return the exit code as a shell counts it, 128 + N after signal N; None while the job is
-        at work. EXIT_PREEMPTED also of a job that was asked to save before it was prepared for
-        that, and had nothing to save.
+        """Return the exit code as a shell counts it, 128 + N after signal N; None while the job
+        runs. A job that `stop` ended before it could handle SIGTERM counts as EXIT_PREEMPTED.
         """
         code = self._process.poll()
-        if self._asked and code == -signal.SIGTERM:
+        if self._stopping and code == -signal.SIGTERM:
             return EXIT_PREEMPTED
         return code if code is None or code >= 0 else 128 - code
 
     def stop(self) -> None:
-        """Ask the job to save and end; may be called more than once."""
-        if not self._asked and self._process.poll() is None:
-            self._asked = True
+        """Ask the job to save and end; further calls do nothing."""
+        if not self._stopping and self._process.poll() is None:
+            self._stopping = True
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self) -> int:
-        """Wait for the end; returns the exit code."""
-        # Not `wait` of the process: a handler that calls this may interrupt it, and share its lock.
+        """Wait until the job has ended; return its exit code."""
+        # Not `self._process.wait`: a signal handler that calls this could deadlock on its lock.
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         code = self.poll()
@@ -124,14 +123,14 @@ class JobProcess:
 
 
 class LocalLauncher:
-    """Starts jobs on this machine, which end with this process.
+    """Starts jobs on this machine. They end when this process ends.
 
     Args:
-        config: how many jobs at a time, and the processes of each.
+        config: the number of jobs at a time, and of the ranks of each.
         command: returns the command line of a job.
         folder: of the sweep.
-        gpus: names for CUDA_VISIBLE_DEVICES, as many for each job as it has ranks; jobs share them
-            when there are more jobs than that is enough for. Empty: the jobs run on the CPU.
+        gpus: names for CUDA_VISIBLE_DEVICES; empty: the jobs run on the CPU. Each job gets one for
+            each rank, and jobs share them if there are too few.
         environment: variables to add for every job.
     """
 
@@ -151,12 +150,12 @@ class LocalLauncher:
         self._at_work: dict[int, JobProcess] = {}
 
     def start(self, job: Job) -> JobProcess:
-        """Start a job in a free place, and return at once."""
+        """Start a job in a free place; return at once."""
         taken = {i for i, process in self._at_work.items() if process.poll() is None}
         place = min(set(range(self.max_jobs)) - taken)
-        own = dict(self._environment)
+        environment = dict(self._environment)
         if self._gpus:
-            own["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus[place % len(self._gpus)])
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus[place % len(self._gpus)])
         log = log_of(self._folder, job.name)
-        self._at_work[place] = JobProcess(self._command(job), own, log)
+        self._at_work[place] = JobProcess(self._command(job), environment, log)
         return self._at_work[place]

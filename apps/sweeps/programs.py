@@ -1,5 +1,5 @@
-"""The entry points that can be swept: what a command line of theirs with `-m` asks for, where a job
-writes, and which figures it has.
+"""The entry points that can be swept: how to read their command line with `-m`, where a job writes,
+and how to read its metrics.
 """
 
 import functools
@@ -27,8 +27,8 @@ from training.config.source import source_of
 from training.data import require_folders
 from training.tracking import METRICS_FILE
 
-Figures = Mapping[str, Mapping[int, float]]
-"""The metrics of a job so far, each by step."""
+MetricsByStep = Mapping[str, Mapping[int, float]]
+"""The metrics of a job: metric name -> step -> value."""
 
 _IN_TRAINING = {"train/lm_loss", "train/accuracy", "train/exact_accuracy"}
 _ROOT = Path(__file__).resolve().parents[2]
@@ -39,12 +39,12 @@ class Program(NamedTuple):
 
     Attributes:
         config_name: the file of `config/` with its settings.
-        key: the setting that says where a job writes.
-        place: its value below the sweep's folder, with {} for the name of the job.
-        written: the file with the figures, which a finished job has left.
-        require: checks that what a job reads is there, without torch, for this number of ranks;
-            returns what stands for it beside the settings. Raises errors for people.
-        figures: reads the text of that file: the figures of evaluations, and the one that is named.
+        key: the setting with the path that a job writes to.
+        place: that path, relative to the sweep's folder; {} is the job's name.
+        written: the file with the metrics, relative to the sweep's folder. A finished job has it.
+        require: (config, ranks) -> identity of the input. Checks, without torch, that a job's input
+            exists, and returns text that identifies it beyond the settings ("" for nothing).
+        metrics: (text of that file, objective) -> the metrics of evaluations and the objective.
         objective: the metric that orders the table.
     """
 
@@ -55,30 +55,30 @@ class Program(NamedTuple):
     place: str
     written: str
     require: Callable[[Any, int], str]
-    figures: Callable[[str, str], Figures]
+    metrics: Callable[[str, str], MetricsByStep]
     objective: str
 
     def placed(self, folder: Path, name: str) -> str:
-        """Return the override that puts a job into the sweep's folder."""
+        """Return the override that makes a job write into the sweep's folder."""
         return f"{self.key}={quoted_value(folder / self.place.format(name))}"
 
     def result(self, folder: Path, name: str) -> Path:
-        """Return the file with the figures of a job."""
+        """Return the file with the metrics of a job."""
         return folder / self.written.format(name)
 
-    def read(self, folder: Path, name: str, objective: str) -> Figures:
-        """Return the figures of a job so far."""
+    def read(self, folder: Path, name: str, objective: str) -> MetricsByStep:
+        """Return the metrics that a job has written so far."""
         path = self.result(folder, name)
-        return self.figures(path.read_text() if path.exists() else "", objective)
+        return self.metrics(path.read_text() if path.exists() else "", objective)
 
 
 class Plan(NamedTuple):
-    """What the command line asks for.
+    """The parsed command line of a sweep.
 
     Attributes:
-        overrides: of the task, swept ones included.
-        parent: the folder in which sweeps have theirs.
-        flags: of the command line, for every job.
+        overrides: of the entry point's settings, including the swept ones.
+        parent: the folder that holds the folders of all sweeps.
+        flags: flags for every job, such as --config-dir.
     """
 
     overrides: Sequence[Override]
@@ -89,7 +89,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(program: Program, arguments: Sequence[str]) -> Plan:
-    """Read a command line with `-m`.
+    """Parse a command line with `-m`.
 
     Raises:
         ConfigError: a flag, launcher or sweeper is wrong.
@@ -98,8 +98,8 @@ def plan_of(program: Program, arguments: Sequence[str]) -> Plan:
     source = source_of(program.config_name, args)
     overrides = parse_overrides(args.overrides)
     hydra = hydra_settings(program.schema, source, overrides)
-    launcher = _chosen("launcher", LAUNCHERS, hydra["launcher"])
-    sweeper = _chosen("sweeper", SWEEPERS, hydra["sweeper"])
+    launcher = _validated("launcher", LAUNCHERS, hydra["launcher"])
+    sweeper = _validated("sweeper", SWEEPERS, hydra["sweeper"])
     task = [override for override in overrides if not is_of_hydra(override)]
     params = [f"{key}={value}" for key, value in (sweeper.params or {}).items()]
     given = {override.key_or_group for override in task}
@@ -113,10 +113,12 @@ def plan_of(program: Program, arguments: Sequence[str]) -> Plan:
     return Plan(without_overruled(task), launcher, sweeper, parent, given_flags)
 
 
-def _chosen(what: str, schemas: Mapping[str, type[Any]], node: Mapping[str, Any]) -> Any:
+def _validated(what: str, schemas: Mapping[str, type[Any]], node: Mapping[str, Any]) -> Any:
     schema = schemas.get(name := node.get("name", ""))
     if schema is None:
-        raise ConfigError(f"hydra/{what}: there is no such {what}; accepted: {', '.join(schemas)}")
+        raise ConfigError(
+            f"hydra/{what}: unknown {what} name={name}; accepted: {', '.join(schemas)}"
+        )
     try:
         return validate(schema, node)
     except ConfigError as error:
@@ -134,16 +136,16 @@ def _weights(checkpoint: str) -> str:
     return str(find_trained_model(Path(checkpoint), lambda warning: None).weights)
 
 
-def _of_run(text: str, objective: str) -> Figures:
-    """Return the figures of all evaluations of a run, and the objective; of a run that evaluates
-    nothing the last loss and accuracies of training.
+def _metrics_of_run(text: str, objective: str) -> MetricsByStep:
+    """Return the metrics of all evaluations of a run, and the objective. A run without evaluations
+    has its last training loss and accuracies instead.
     """
     found: dict[str, dict[int, float]] = {}
     trained: dict[str, dict[int, float]] = {}
     for line in text.splitlines():
         record = _parsed(line)
         for key, value in record.items():
-            is_number = isinstance(value, int | float)  # Not finite ones are text.
+            is_number = isinstance(value, int | float)  # NaN and infinity are written as text.
             if key.startswith("eval/") or key == objective:
                 found.setdefault(key, {})[record["step"]] = value if is_number else math.nan
             elif key in _IN_TRAINING and is_number:
@@ -151,39 +153,38 @@ def _of_run(text: str, objective: str) -> Figures:
     return found or trained
 
 
-def _of_evaluation(text: str, objective: str) -> Figures:
-    """Return the figures of an evaluation, under step 0."""
+def _metrics_of_evaluation(text: str, objective: str) -> MetricsByStep:
+    """Return the metrics of an evaluation, all under step 0."""
     result = _parsed(text)
-    figures = dict(result.get("metrics", {}))
-    figures |= _chosen_answers(result.get("chains", []))
-    if (score := score_of(result)) is not None and score.wrong is not None:  # Of a search.
-        figures |= {score.name: score.estimate.value, "wrong": score.wrong.value}
+    metrics = dict(result.get("metrics", {}))
+    metrics |= _metrics_of_chains(result.get("chains", []))
+    if (score := score_of(result)) is not None and score.wrong is not None:  # From a search.
+        metrics |= {score.name: score.estimate.value, "wrong": score.wrong.value}
     for evaluator, findings in result.get("evaluators", {}).items():
-        figures |= {f"{evaluator}/{key}": value for key, value in findings["metrics"].items()}
-    return {key: {0: value} for key, value in figures.items() if isinstance(value, int | float)}
+        metrics |= {f"{evaluator}/{key}": value for key, value in findings["metrics"].items()}
+    return {key: {0: value} for key, value in metrics.items() if isinstance(value, int | float)}
 
 
-def _chosen_answers(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the share of right answers of thinking longer, for each depth, breadth and choice over
-    all sets. Where there is one of them, it is the `exact_accuracy`, too: what jobs that differ in
-    depth or breadth are compared by.
+def _metrics_of_chains(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the share of right answers over all sets, for each depth, breadth and choice. If there
+    is only one, it is also the `exact_accuracy`, by which the table compares jobs.
     """
     right, puzzles = Counter[str](), Counter[str]()
     for line in lines:
         name = f"selected/depth{line['depth']}/breadth{line['breadth']}/{line['select']}"
         right[name] += line["selected"]["value"] * line["num_puzzles"]
         puzzles[name] += line["num_puzzles"]
-    figures = {name: right[name] / puzzles[name] for name in puzzles}
-    if len(figures) == 1:
-        figures["exact_accuracy"] = next(iter(figures.values()))
-    return figures
+    shares = {name: right[name] / puzzles[name] for name in puzzles}
+    if len(shares) == 1:
+        shares["exact_accuracy"] = next(iter(shares.values()))
+    return shares
 
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
         return json.loads(text)
     except ValueError:
-        return {}  # Being written.
+        return {}  # The job is still writing it.
 
 
 TRAINING = Program(
@@ -194,7 +195,7 @@ TRAINING = Program(
     place="{}",
     written=f"{{}}/{METRICS_FILE}",
     require=_require_data,
-    figures=_of_run,
+    metrics=_metrics_of_run,
     objective="eval/exact_accuracy",
 )
 
@@ -203,9 +204,9 @@ EVALUATION = Program(
     schema=EvalConfig,
     config_name="cfg_evaluate",
     key="output",
-    place="{0}/{0}.json",  # In a folder of its own, for evaluators write files beside it.
+    place="{0}/{0}.json",  # In its own folder, because evaluators write more files beside it.
     written="{0}/{0}.json",
     require=lambda config, ranks: _weights(config.checkpoint),
-    figures=_of_evaluation,
+    metrics=_metrics_of_evaluation,
     objective="exact_accuracy",
 )

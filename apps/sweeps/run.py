@@ -1,7 +1,7 @@
 """Run a sweep: `pretrain.py -m ...` and `evaluate.py -m ...`.
 
-Every job is validated before the first one starts, and is a process of its own. The same command
-started again goes on: finished jobs are read, not run; the others resume where they stood.
+All jobs are validated before the first one starts; each is a process of its own. The same command
+continues a stopped sweep: finished jobs do not run again, the others resume from their checkpoints.
 """
 
 import math
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apps.sweeps.config import OptunaConfig, SlurmConfig
-from apps.sweeps.folder import Grid, JobRecord, Machine, SweepRecord, read_record, write_record
+from apps.sweeps.folder import GridJobs, JobRecord, Machine, SweepRecord, read_record, write_record
 from apps.sweeps.jobs import Job, digest, expand, job, swept
 from apps.sweeps.machine import (
     JobProcess,
@@ -38,19 +38,19 @@ from training.config.composition import load_configs
 from training.stop_signals import StopSignals
 
 if TYPE_CHECKING:
-    from apps.sweeps.search import Search
     from apps.sweeps.slurm import SlurmLauncher, SlurmProcess
+    from apps.sweeps.study import StudyJobs
 
 _LOCKED_SECONDS = 60.0
 
 
 def sweep_trainings(arguments: Sequence[str], say: Callable[[str], None]) -> int:
-    """Run a command line of `pretrain.py -m`, as `run_sweep`."""
+    """Run a command line of `pretrain.py -m`; see `run_sweep`."""
     return run_sweep(TRAINING, plan_of(TRAINING, arguments), say)
 
 
 def sweep_evaluations(arguments: Sequence[str], say: Callable[[str], None]) -> int:
-    """Run a command line of `evaluate.py -m`, as `run_sweep`."""
+    """Run a command line of `evaluate.py -m`; see `run_sweep`."""
     return run_sweep(EVALUATION, plan_of(EVALUATION, arguments), say)
 
 
@@ -58,55 +58,55 @@ def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
     """Run all jobs, write the table and print it.
 
     Returns:
-        0, or the exit code of the jobs that failed, 1 where these differ.
+        0, or the exit code of the failed jobs; 1 if their codes differ.
     Raises:
-        ConfigError: a job's settings are wrong; nothing has been started.
-        LockedError: another process is at work on this sweep.
-        Preempted: stopped by a signal, and every job at work has saved; or a job was.
+        ConfigError: the settings of a job are wrong; no job has started.
+        LockedError: another process runs this sweep.
+        Preempted: a signal stopped the sweep or one of its jobs; all jobs have saved.
     """
     if launched():
         raise ConfigError(
-            "-m starts processes of its own: run it without torchrun; hydra.launcher.ranks=N gives "
-            "each job N ranks"
+            "-m starts its own processes: run it without torchrun, and set hydra.launcher.ranks=N "
+            "to give each job N ranks"
         )
     jobs = _jobs_to_validate(plan)
     lines = [job.overrides for job in jobs]
     settings = load_configs(program.schema, program.config_name, plan.flags, lines)
     inputs = [program.require(config, plan.launcher.ranks) for config in settings]
-    asked = _Sweep(program, plan, jobs, settings, inputs, say)
-    say(f"sweep folder: {asked.folder}")
+    sweep = _Sweep(program, plan, jobs, settings, inputs, say)
+    say(f"sweep folder: {sweep.folder}")
     for override in plan.overrides:
         if override.key_or_group == program.key:
-            say(f"{shown(override.input_line)} is not used: every job has its place in that folder")
-    with disk_errors(asked.folder, ConfigError):
-        asked.folder.mkdir(parents=True, exist_ok=True)
-    with run_lock(asked.folder, instead="another sweep_name"):
-        return asked.run()
+            say(f"{shown(override.input_line)} is ignored: every job has a place in that folder")
+    with disk_errors(sweep.folder, ConfigError):
+        sweep.folder.mkdir(parents=True, exist_ok=True)
+    with run_lock(sweep.folder, instead="another sweep_name"):
+        return sweep.run()
 
 
 def _jobs_to_validate(plan: Plan) -> list[Job]:
-    """Return all jobs of a grid; of a search those at the ends of what it may try."""
+    """Return all jobs of a grid, or for Optuna the jobs at the ends of the allowed values."""
     if not isinstance(plan.sweeper, OptunaConfig):
         return expand(plan.overrides)
     try:
-        from apps.sweeps.search import corners
+        from apps.sweeps.study import corners
     except ImportError:
         raise ConfigError("hydra/sweeper=optuna needs optuna: pip install -e '.[search]'") from None
 
     if not swept(plan.overrides):
         raise ConfigError(
-            "hydra/sweeper=optuna: nothing to search: give an interval, lr=interval(1e-4,1e-2)"
+            "hydra/sweeper=optuna needs a swept setting, for example lr=interval(1e-4,1e-2)"
         )
     return [job(plan.overrides, values) for values in corners(plan.overrides)]
 
 
 @dataclass(frozen=True)
 class _Sweep:
-    """A sweep whose settings have been validated.
+    """A sweep with validated settings.
 
     Attributes:
-        settings: of each of `jobs`.
-        inputs: what each job reads, such as a checkpoint.
+        settings: the settings of each job.
+        inputs: text that identifies the input of each job, for example its checkpoint.
     """
 
     program: Program
@@ -122,7 +122,7 @@ class _Sweep:
 
     @cached_property
     def identity(self) -> str:
-        """Stands for all settings and all values, in any order."""
+        """A digest of all settings and values, whatever their order."""
         values = [sorted(job.values.items()) for job in self.jobs]
         return digest(sorted(zip(self.digests, values, strict=True)))
 
@@ -130,7 +130,7 @@ class _Sweep:
     def folder(self) -> Path:
         names = {config.sweep_name for config in self.settings}
         if len(names) > 1:
-            raise ConfigError("sweep_name: is the name of the whole sweep, and cannot be swept")
+            raise ConfigError("sweep_name names the whole sweep: give it one value")
         return self.plan.parent / (names.pop() or self.identity)
 
     @property
@@ -143,7 +143,7 @@ class _Sweep:
         return self.plan.sweeper.direction == "minimize"
 
     def run(self) -> int:
-        """Run the jobs that are left and report all; returns the exit code."""
+        """Run the unfinished jobs and report all of them; return the exit code."""
         record = read_record(self.folder)
         if record is None:
             decided = decide_machine(self.settings[0], self.plan.launcher)
@@ -157,22 +157,22 @@ class _Sweep:
         ends = source.ends
         codes = {record.exit_code or 1 for record in ends if record.state == "failed"}
         if stopped or (not codes and any(record.state == "stopped" for record in ends)):
-            raise Preempted(f"{self.folder}: stopped; the same command goes on")
+            raise Preempted(f"{self.folder}: stopped; the same command continues")
         return codes.pop() if len(codes) == 1 else int(bool(codes))
 
-    def _source(self, record: SweepRecord) -> "Grid | Search":
+    def _source(self, record: SweepRecord) -> "GridJobs | StudyJobs":
         if isinstance(self.plan.sweeper, OptunaConfig):
-            from apps.sweeps.search import Search
+            from apps.sweeps.study import StudyJobs
 
             common = digest(self.identity, self.objective, self.minimize)
             study = self.plan.sweeper, self.plan.overrides, self.folder, common
-            return Search(*study, self.objective, self._read, self.say)
-        asked = zip(self.jobs, self.digests, self.inputs, strict=True)
-        jobs = [(job, digest(settings, inputs)) for job, settings, inputs in asked]
-        return Grid(jobs, self.folder, record, self._has_result, self._score, self.say)
+            return StudyJobs(*study, self.objective, self._read, self.say)
+        inputs = zip(self.jobs, self.digests, self.inputs, strict=True)
+        jobs = [(job, digest(settings, input_id)) for job, settings, input_id in inputs]
+        return GridJobs(jobs, self.folder, record, self._has_result, self._score, self.say)
 
     def _launcher(self, machine: Machine) -> "LocalLauncher | SlurmLauncher":
-        """Raises ConfigError: what the launcher needs is not there."""
+        """Return the launcher; ConfigError if submitit or GPUs are missing."""
         config, command = self.plan.launcher, self._command(machine)
         environment = {"WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP", self.folder.name)}
         if isinstance(config, SlurmConfig):
@@ -185,7 +185,7 @@ class _Sweep:
         on_gpus = machine.device == "cuda"
         gpus = threads_and_gpus()[1] if on_gpus else []
         if on_gpus and len(gpus) < config.ranks:
-            here = f"of the GPUs that this sweep runs on, {len(gpus)} are here"
+            here = f"this machine has {len(gpus)} GPUs, and each rank needs one"
             raise ConfigError(f"hydra.launcher.ranks={config.ranks}: {here}")
         return LocalLauncher(config, command, self.folder, gpus, environment)
 
@@ -207,7 +207,7 @@ class _Sweep:
         return f", {objective} {found[max(found)]:.4g}" if found else ""
 
     def _ordered_by(self, measured: Container[str]) -> str:
-        """Return the metric that orders the table: where none is asked for, the headline."""
+        """Return the metric that orders the table: the objective asked for, else the headline."""
         if self.plan.sweeper.objective or isinstance(self.plan.sweeper, OptunaConfig):
             return self.objective
         return headline_of(measured, "eval/") or headline_of(measured) or self.objective
@@ -225,22 +225,22 @@ class _Sweep:
 
 
 def run_jobs(
-    source: "Grid | Search",
+    source: "GridJobs | StudyJobs",
     launcher: "LocalLauncher | SlurmLauncher",
     advance: Callable[[int], object],
 ) -> bool:
-    """Run what `source` gives until it has no more and all have ended.
+    """Run all jobs of `source`; return when all of them have ended.
 
-    SIGTERM and Ctrl-C ask all jobs to save and end, and are waited for. A job whose folder is
-    locked is started again for a minute: a job of a sweep that was killed may still be saving.
+    On SIGTERM or Ctrl-C all jobs are asked to save and end. A job whose folder is locked is started
+    again for up to a minute, because a job of a killed sweep may still be saving.
 
     Args:
         advance: called with the number of jobs that have ended since the last call.
     Returns:
-        whether it was stopped by a signal.
+        whether a signal stopped the sweep.
     """
     at_work: dict[str, tuple[Job, JobProcess | SlurmProcess]] = {}
-    patience: dict[str, float] = {}
+    retry_until: dict[str, float] = {}
     try:
         with StopSignals() as stop:
             while True:
@@ -248,12 +248,12 @@ def run_jobs(
                     if (job := source.next()) is None:
                         break
                     at_work[job.name] = job, launcher.start(job)
-                    patience[job.name] = time.monotonic() + _LOCKED_SECONDS
+                    retry_until[job.name] = time.monotonic() + _LOCKED_SECONDS
                 if not at_work:
                     return stop.requested
                 time.sleep(launcher.poll_seconds)
                 for name, (job, process) in list(at_work.items()):
-                    code, may_wait = process.poll(), time.monotonic() < patience[name]
+                    code, may_wait = process.poll(), time.monotonic() < retry_until[name]
                     if code is None:
                         if stop.requested:
                             process.stop()

@@ -1,4 +1,4 @@
-"""Jobs of SLURM, by submitit."""
+"""Jobs that submitit gives to SLURM."""
 
 import contextlib
 import signal
@@ -19,44 +19,44 @@ from runtime.files import write_atomically
 
 _GONE_SECONDS = 15.0
 _MAX_TIMEOUTS = 10_000
-# How often sacct is asked about jobs that have left no result: not every ten minutes, but 30 s.
+# Ask sacct about jobs without a result every 30 s; submitit's default is ten minutes.
 submitit.SlurmJob.watcher = SlurmInfoWatcher(delay_s=30)
 
 
 class Command:
-    """Runs a job's command where SLURM has put it.
+    """Runs the command of a job on a SLURM node.
 
-    SIGTERM, which scancel sends, lets the command save and end. Some time before the limit SLURM
-    sends the signal on which submitit calls `checkpoint`: the command saves, ends, and goes back
-    into the queue. In most clusters a signal reaches this process alone, in some its children too.
+    On SIGTERM, which scancel sends, the command saves and ends. Shortly before the time limit SLURM
+    sends another signal, and submitit calls `checkpoint`: the command saves, ends and goes back
+    into the queue. On most clusters only this process gets the signals, on some its children too.
 
     Args:
-        command: to be run.
+        command: the command line of the job.
         environment: variables to add.
-        log: takes what it prints.
+        log: takes the output.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self.arguments = command, environment, log
         self._process: JobProcess | None = None
-        self._asked = False
+        self._stopping = False
 
     def __call__(self) -> int:
         code_file = _code_file(self.arguments[-1])
         code_file.unlink(missing_ok=True)
-        # submitit's own handler lets SIGTERM pass. Its other signal would kill the command.
+        # submitit's own handler ignores SIGTERM. Its other signal would kill the command.
         signal.signal(signal.SIGTERM, lambda number, frame: self._stop())
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
         self._process = JobProcess(*self.arguments, own_group=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2])
         code = self._process.wait()
-        if self._asked and code == EXIT_PREEMPTED:
-            sys.exit(code)  # Without a result: SLURM may start this job once more.
+        if self._stopping and code == EXIT_PREEMPTED:
+            sys.exit(code)  # Without a result: SLURM may start this job again.
         write_atomically(code_file, str(code))
         return code
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
-        """Let the command save, and queue it again."""
+        """Let the command save and end, then queue it again."""
         self._stop()
         if self._process is not None:
             self._process.wait()
@@ -65,25 +65,25 @@ class Command:
     def _stop(self) -> None:
         if self._process is None:
             sys.exit(EXIT_PREEMPTED)
-        self._asked = True
+        self._stopping = True
         self._process.stop()
 
 
 class SlurmProcess:
-    """A job in the queue, or at work.
+    """A job that waits in the queue or runs.
 
     Args:
-        job: of submitit.
-        note: file with the job's number, which goes when the job's end is known.
+        job: the job of submitit.
+        note: the file with the job's number; removed when the exit code is known.
     """
 
     def __init__(self, job: submitit.Job[int], note: Path) -> None:
         self._job, self._note = job, note
-        self._asked = False
+        self._stopping = False
         self._gone_since: float | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code, None while the job waits or is at work."""
+        """Return the exit code, None while the job waits or runs."""
         if not self._job.done():
             self._gone_since = None
             return None
@@ -93,37 +93,37 @@ class SlurmProcess:
         return code
 
     def _code(self) -> int | None:
-        """Return the exit code of a job that is gone, None while it may still appear: on a slow
-        file system, or when the job begins once more.
+        """Return the exit code of a job that left the queue. None while it may still appear: the
+        file system may be slow, or the job may start again.
         """
-        # Not submitit's own result, which is a pickle.
+        # Not submitit's own result, because that is a pickle.
         with contextlib.suppress(FileNotFoundError):
             return int(_code_file(self._note).read_text())
-        if self._asked:
+        if self._stopping:
             return EXIT_PREEMPTED
         self._gone_since = self._gone_since or time.monotonic()
         if time.monotonic() - self._gone_since < _GONE_SECONDS:
             return None
-        # Taken away from outside: by a person, or with its node.
+        # A person cancelled it, or its node was lost.
         return 1 if self._job.state in ("FAILED", "OUT_OF_MEMORY") else EXIT_PREEMPTED
 
     def stop(self) -> None:
-        """Take the job out of the queue; one that is at work saves and ends."""
-        if not self._asked:
+        """Cancel the job; a running one saves and ends."""
+        if not self._stopping:
             self._job.cancel(check=False)
-        self._asked = True
+        self._stopping = True
 
 
 class SlurmLauncher:
-    """Submits jobs. One that is still in the queue of a sweep that was killed is taken over.
+    """Submits jobs to SLURM. Takes over jobs that a killed sweep left in the queue.
 
     Args:
-        config: resources of a job.
+        config: the resources of a job.
         command: returns the command line of a job.
         folder: of the sweep.
         environment: variables to add for every job.
     Raises:
-        ConfigError: there is no SLURM here, or it does not take such jobs.
+        ConfigError: SLURM is not installed here, or refuses the resources.
     """
 
     poll_seconds = 2.0
@@ -158,7 +158,7 @@ class SlurmLauncher:
             raise ConfigError(f"hydra/launcher=slurm: {error}") from None
 
     def start(self, job: Job) -> SlurmProcess:
-        """Submit a job: one task, which starts its ranks itself.
+        """Submit a job as one task; the task starts its ranks itself.
 
         Raises:
             ConfigError: SLURM refuses it.
@@ -166,12 +166,12 @@ class SlurmLauncher:
         log = log_of(self._folder, job.name)
         note = log.with_suffix(".job")
         arguments = self._command(job)
-        asked = digest(arguments)
+        identity = digest(arguments)
         if note.exists():
             number, _, noted = note.read_text().partition(" ")
             earlier = submitit.SlurmJob[int](self._submitted, number)
             is_known = earlier.done(force_check=True) or earlier.state != "UNKNOWN"
-            if is_known and noted == asked:
+            if is_known and noted == identity:
                 return SlurmProcess(earlier, note)
         self._executor.update_parameters(name=job.name[:60])
         try:
@@ -179,10 +179,10 @@ class SlurmLauncher:
             submitted = self._executor.submit(command)
         except (RuntimeError, OSError) as error:
             raise ConfigError(f"hydra/launcher=slurm: {error}") from None
-        note.write_text(f"{submitted.job_id} {asked}")
+        note.write_text(f"{submitted.job_id} {identity}")
         return SlurmProcess(submitted, note)
 
 
 def _code_file(beside: Path) -> Path:
-    """Return the file that takes a job's exit code: beside its log, or its note."""
+    """Return the file for a job's exit code; it lies beside its log and its note."""
     return beside.with_suffix(".code")

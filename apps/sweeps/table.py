@@ -1,6 +1,4 @@
-"""The table of a sweep: a row for each job, best first, and the spread over seeds, which is also
-written as Markdown and CSV.
-"""
+"""The table of a sweep: one row for each job, the best first, and the means over seeds."""
 
 import csv
 import io
@@ -21,7 +19,7 @@ _SHOWN_METRICS = 4
 
 
 class Row(NamedTuple):
-    """A job: its name, the swept settings as text, its state, and its metrics."""
+    """A job with the swept settings as text and its metrics."""
 
     name: str
     values: dict[str, str]
@@ -30,7 +28,7 @@ class Row(NamedTuple):
 
 
 def ranked(rows: Sequence[Row], objective: str, *, minimize: bool) -> list[Row]:
-    """Order rows by a metric, the best first; those without it come last."""
+    """Order rows by a metric, the best first and rows without it last."""
 
     def key(row: Row) -> tuple[bool, float]:
         value = row.metrics.get(objective, math.nan)
@@ -40,8 +38,8 @@ def ranked(rows: Sequence[Row], objective: str, *, minimize: bool) -> list[Row]:
 
 
 def over_seeds(rows: Sequence[Row], objective: str, *, minimize: bool) -> list[dict[str, Any]]:
-    """Return mean and standard deviation of a metric for all finished jobs that differ in `seed`
-    alone, the best first.
+    """Return the mean and standard deviation of a metric over the finished jobs that differ only
+    in `seed`: one entry for each combination of the other settings, the best first.
     """
     groups: dict[tuple[tuple[str, str], ...], list[float]] = {}
     for row in rows:
@@ -56,17 +54,17 @@ def over_seeds(rows: Sequence[Row], objective: str, *, minimize: bool) -> list[d
 
 
 def mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
-    """Return the mean, and the sample standard deviation of at least two values, else None."""
+    """Return the mean and the sample standard deviation, None for a single value."""
     spread = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.fmean(values), "std": spread}
 
 
 def write_table(folder: Path, rows: Sequence[Row], objective: str, *, minimize: bool) -> str:
-    """Write `results.json` and `results.csv` into a sweep's folder; returns the table for people,
-    ordered by the objective.
+    """Write `results.json` and `results.csv` into a sweep's folder; return the table for the
+    terminal, ordered by the objective.
 
     Raises:
-        ConfigError: the disk refused; neither file has changed.
+        ConfigError: a file cannot be written; neither file has changed.
     """
     rows = ranked(rows, objective, minimize=minimize)
     seeded = [row for row in rows if "seed" in row.values]
@@ -78,10 +76,9 @@ def write_table(folder: Path, rows: Sequence[Row], objective: str, *, minimize: 
     lines, shown = [["job", *keys, "state", *metrics]], [[*keys, *wanted, "state"]]
     for row in rows:
         values = [row.values.get(key, "") for key in keys]
-        figures = [str(row.metrics.get(metric, "")) for metric in metrics]
-        lines.append([row.name, *values, row.state, *figures])
-        figures = [_figure(row.metrics.get(metric)) for metric in wanted]
-        shown.append([*values, *figures, row.state])
+        exact = [str(row.metrics.get(metric, "")) for metric in metrics]
+        lines.append([row.name, *values, row.state, *exact])
+        shown.append([*values, *(_rounded(row.metrics.get(name)) for name in wanted), row.state])
     results, text = folder / "results.json", json.dumps(content, indent=1) + "\n"
     with disk_errors(results, ConfigError):
         write_together({results: text, folder / "results.csv": as_csv(lines)})
@@ -92,18 +89,18 @@ def write_table(folder: Path, rows: Sequence[Row], objective: str, *, minimize: 
 
 
 def lines_of(groups: Sequence[Mapping[str, Any]], metric: str) -> list[list[str]]:
-    """Return the table of what `over_seeds` found, its header first: a column for each setting."""
+    """Return the result of `over_seeds` as lines of a table, the header first."""
     found = dict.fromkeys(key for group in groups for key in group)
     keys = [key for key in found if key not in ("seeds", "mean", "std")]
     lines = [[*keys, f"mean {metric}".strip(), "std", "seeds"]]
     for group in groups:
-        figures = [_figure(group["mean"]), _figure(group["std"]), str(group["seeds"])]
-        lines.append([*(group.get(key, "") for key in keys), *figures])
+        numbers = [_rounded(group["mean"]), _rounded(group["std"]), str(group["seeds"])]
+        lines.append([*(group.get(key, "") for key in keys), *numbers])
     return lines
 
 
 def as_markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Return a table, whose first line is its header, as Markdown."""
+    """Return a table as Markdown; the first line is the header."""
     header, *rows = (f"| {' | '.join(_escaped(cell) for cell in line)} |" for line in lines)
     return "\n".join([header, f"|{'---|' * len(lines[0])}", *rows]) + "\n"
 
@@ -123,7 +120,7 @@ WRITERS: dict[str, Callable[[Sequence[Sequence[str]]], str]] = {
     "markdown": as_markdown,
     "csv": as_csv,
 }
-"""How the table over seeds can be written, by name."""
+"""The formats of the table over seeds, by name."""
 
 
 def _most_wanted(metrics: Sequence[str], objective: str) -> list[str]:
@@ -134,5 +131,5 @@ def _most_wanted(metrics: Sequence[str], objective: str) -> list[str]:
     return (found or list(metrics))[:_SHOWN_METRICS]
 
 
-def _figure(value: float | None) -> str:
+def _rounded(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"

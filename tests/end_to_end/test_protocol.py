@@ -69,7 +69,7 @@ def test_a_killed_protocol_ends_in_the_same_figures(
         assert not (tmp_path / "killed" / "protocol.json").exists()
     again = run_python(*command("killed"), env=HERE, timeout=300)
     assert again.code == 0, again.err
-    assert "2 of 2 jobs have finished before" in again.out
+    assert "2 of 2 jobs are already finished" in again.out
     content = without_hours(tmp_path / "killed")
     assert content == without_hours(tmp_path / "whole")
 

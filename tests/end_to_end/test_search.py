@@ -91,7 +91,7 @@ def test_what_a_chain_did_is_told(lattice_run: Path, capsys: Any) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "told"),
-    [("breadth=2", "breadth says nothing"), ("search.chains=0", "search.chains=0")],
+    [("breadth=2", "breadth has no effect"), ("search.chains=0", "search.chains=0")],
 )
 def test_settings_of_other_models_are_refused(lattice_run: Path, setting: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):

@@ -24,7 +24,7 @@ def test_the_jobs_of_a_sweep_are_single_runs_and_can_be_evaluated(
     assert finished.code == 0, finished.err
     runs = [tmp_path / "sweeps" / "a" / f"heads-{head}" for head in ("tied", "standard")]
     again = run_python("pretrain.py", "-m", *swept, timeout=120)
-    assert again.out.splitlines()[2] == "2 of 2 jobs have finished before"
+    assert again.out.splitlines()[2] == "2 of 2 jobs are already finished"
     single = run("epochs=4", "heads=[tied]", name="single")
     assert type(single)(runs[0]).digest() == single.digest()
 
@@ -51,7 +51,7 @@ def test_the_jobs_of_a_sweep_are_single_runs_and_can_be_evaluated(
     [
         (("lr=1e-3,2e-3,3e-3,much",), "lr=much: input should be a valid number"),
         (("lr=1,2", "hydra.launcher.ranks=3"), "must be a multiple of the number of ranks, 3"),
-        (("sweep_name=a,b",), "sweep_name: is the name of the whole sweep"),
+        (("sweep_name=a,b",), "sweep_name names the whole sweep"),
         (("sweep_name=a/b", "lr=1,2"), "sweep_name: 'a/b' is used as a folder's name"),
     ],
 )
@@ -73,4 +73,4 @@ def test_a_mistake_starts_nothing(
 def test_a_sweep_under_torchrun_is_refused(start_ranks: Any, tiny_settings: list[str]) -> None:
     (process,) = start_ranks(("pretrain.py", "-m", *tiny_settings, "lr=1,2"))
     assert process.wait(timeout=60) == 2
-    assert "run it without torchrun; hydra.launcher.ranks=N" in process.communicate()[1]
+    assert "run it without torchrun, and set hydra.launcher.ranks=N" in process.communicate()[1]

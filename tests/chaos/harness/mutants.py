@@ -234,7 +234,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
     ),
     "give_up_at_once": (
         "a search that counts a trial as failed the first time",
-        {"apps.sweeps.search._MOST_FAILURES": 1},
+        {"apps.sweeps.study._MOST_FAILURES": 1},
     ),
     "forget_hosts": (
         "ranks that do not name their host",

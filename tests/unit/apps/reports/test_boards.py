@@ -18,7 +18,7 @@ from runtime.registry import Part
 
 
 class FlagKind(Kind):
-    """Flags of 3 x 3 cells, of two colours, that should be of one; a kind from elsewhere."""
+    """A kind from a plug-in: flags of 3 x 3 cells in two colours; the solution has only one."""
 
     name = "flag"
 
@@ -42,7 +42,7 @@ class FlagKind(Kind):
         return Verdict(bool((answer == 2).all()), "a flag")
 
 
-def test_views_of_a_named_puzzle_are_undone() -> None:
+def test_an_augmented_arc_puzzle_is_drawn_in_its_original_view() -> None:
     colours = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
     permuted = np.array([0, 3, 1, 2, 9, 8, 7, 6, 5, 4], np.uint8)
     for view in range(8):
@@ -55,7 +55,7 @@ def test_views_of_a_named_puzzle_are_undone() -> None:
         assert answer.shares == pytest.approx(0.3 + 0.7 * sure)
 
 
-def test_a_kind_from_elsewhere_is_drawn_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_from_a_plug_in_is_drawn_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     flag = FlagKind()
     monkeypatch.setitem(KINDS._parts, "flag", Part(KindConfig, lambda: flag, ""))
     puzzle = flag.parse("ptp\nppp\nttt")
@@ -69,7 +69,7 @@ def test_a_kind_from_elsewhere_is_drawn_everywhere(monkeypatch: pytest.MonkeyPat
     assert (fills.count("#ff66aa"), fills.count("#00aaaa"), fills.count(RING)) == (1, 8, 4)
     cells = [shape for shape in draw(board).shapes if isinstance(shape, Rectangle)]
     assert {round(each.width) for each in cells if each.fill == "#00aaaa"} == {94}  # Of 145.
-    # In a report and in the viewer.
+    # In a report, and as JSON for the viewer.
     html = grids.svg(grids.look_of("flag", 3), answer, "x", marked=board.wrong)
     assert all(f'fill="{colour}"' in html for colour in ("#ff66aa", "#00aaaa", RING))
     facts = json.loads(json.dumps(asdict(board.look)))
@@ -82,7 +82,7 @@ def test_a_kind_from_elsewhere_is_drawn_everywhere(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("kind", [KINDS.load(name) for name in KINDS])
-def test_the_looks_of_our_kinds_read_what_they_write(kind: Kind) -> None:
+def test_every_kind_parses_the_text_that_its_look_writes(kind: Kind) -> None:
     look = kind.board(9)
     assert len({one.token for one in look.tokens}) == len(look.tokens)
     assert max(one.token for one in look.tokens) == kind.vocab_size(9) - 1

@@ -15,14 +15,14 @@ def small() -> Picture:
     return picture
 
 
-def test_an_image_has_the_colours_where_they_were_drawn() -> None:
+def test_an_image_has_each_colour_in_its_place() -> None:
     image = small().image()
     assert image.size == (20, 10)
     red = {(x, y) for x in range(20) for y in range(10) if image.getpixel((x, y)) == (255, 0, 0)}
     assert red == {(x, y) for x in (*range(2, 6), *range(10, 14)) for y in range(3, 8)}
 
 
-def test_words_are_text_whatever_they_say() -> None:
+def test_words_are_escaped() -> None:
     picture = small()
     picture.words(5, 5, '</text><script>alert("1")</script>', 8, "#000000")
     root = ET.fromstring(picture.svg())
@@ -46,7 +46,7 @@ def test_letters_do_not_touch() -> None:
     assert max(columns[inked[0] : inked[-1]]) > 150
 
 
-def test_without_pillow_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pillow_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(
         ConfigError, match=r"pillow is not installed \(pip install '\.\[pictures\]'\)"

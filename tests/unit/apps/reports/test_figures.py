@@ -1,4 +1,4 @@
-"""What figures show, and that plotly takes every one of them."""
+"""The content of figures; plotly accepts all of them."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def trace(figure: Figure, name: str) -> dict[str, Any]:
     return found
 
 
-def test_points_are_shared_out_among_many_runs(make_run_folder: Make) -> None:
+def test_many_runs_share_the_limit_of_points(make_run_folder: Make) -> None:
     run = read_run(make_run_folder(steps=2000))
     runs = {f"run {number}": run for number in range(100)}
     figures = compared_figures(runs, colours_of(list(runs)))
@@ -41,7 +41,7 @@ def records_of(**columns: Any) -> Records:
     return Records({name: np.array(values, float) for name, values in columns.items()})
 
 
-def test_curves_over_depth_say_of_what_they_are(run: Run) -> None:
+def test_curves_over_depth_name_their_puzzles(run: Run) -> None:
     chain = {"breadth": 1, "select": "q", "selected": {"value": 0.5}, "num_puzzles": 1000}
     chains = [chain | {"depth": depth, "set_name": "hard"} for depth in (16, 4)]
     chains += [one | {"breadth": 8} for one in chains]
@@ -61,7 +61,7 @@ def test_curves_over_depth_say_of_what_they_are(run: Run) -> None:
     ]
 
 
-def test_columns_of_odd_names_are_no_steps(run: Run) -> None:
+def test_columns_with_odd_names_are_no_steps(run: Run) -> None:
     odd = {
         "right_after_02": [1, 1],
         "right_after_\u0662": [1, 1],
@@ -75,7 +75,7 @@ def test_columns_of_odd_names_are_no_steps(run: Run) -> None:
     assert steps_figure(records_of(right_after_1=[1, 0], exact_accuracy=[1, 0])) is None
 
 
-def test_difficulty_is_put_into_groups_that_are_large_enough() -> None:
+def test_difficulty_is_grouped_into_large_enough_groups() -> None:
     clues = [20] * 30 + [21] * 2 + [22] * 40 + [23]
     records = records_of(clues=clues, exact_accuracy=[1] * 30 + [0] * 43)
     (figure,) = difficulty_figures(records)
@@ -91,27 +91,27 @@ def test_difficulty_is_put_into_groups_that_are_large_enough() -> None:
     assert min(counts) >= 5000 / 12
 
 
-def test_the_walls_of_a_maze_are_no_clues() -> None:
+def test_a_maze_has_no_figure_over_clues() -> None:
     columns = {"clues": list(range(40)), "path_length": list(range(40))}
     records = records_of(exact_accuracy=[1] * 40, **columns)
     (figure,) = difficulty_figures(records)
     assert figure.title == "Accuracy over difficulty: length of the path"
 
 
-def test_a_model_without_mistakes_has_no_confusion() -> None:
+def test_a_model_without_mistakes_has_no_confusion_figure() -> None:
     nothing_wrong = {"kind": "maze", "sets": {"all": {"confusion": [[0, 0], [0, 5]]}}}
     assert confusion_figures(nothing_wrong) == []
 
 
-def test_plotly_takes_every_figure(run: Run, make_run_folder: Make) -> None:
+def test_plotly_accepts_every_figure(run: Run, make_run_folder: Make) -> None:
     plotly = pytest.importorskip("plotly.graph_objects")
     runs = {"a": run, "b": read_run(make_run_folder("b"))}
     figures = [*training_figures(run), *compared_figures(runs, colours_of(list(runs)))]
     figures += puzzle_figures(run.results[0], [])
     assert len(figures) > 15
     for figure in figures:
-        text = json.dumps(figure.to_json(), allow_nan=False)
-        # Names of colours are the page's own.
+        text = json.dumps({"data": figure.data, "layout": figure.layout}, allow_nan=False)
+        # The page's script replaces these names of colours.
         text = text.replace('"@wrong"', '"Viridis"')
         text = re.sub(r'"@(?:[0-9]|text|muted|card|bad)"', '"#123456"', text)
         assert '"@' not in text

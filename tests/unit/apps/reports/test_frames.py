@@ -14,13 +14,13 @@ from runtime.errors import ConfigError
 from tests.unit.apps.reports.test_golden import reasoning
 
 
-def test_a_model_without_q_says_nothing_of_it() -> None:
+def test_frames_of_a_model_without_q_do_not_mention_it() -> None:
     frames = frames_of_steps(reasoning(q_halt=(np.nan,) * 3))
     assert frames[1].words[0] == "12 cells changed"
     assert frames[2].q == []
 
 
-def test_few_of_many_frames_keep_the_first_and_the_last() -> None:
+def test_thinned_frames_keep_the_first_and_the_last() -> None:
     frames = frames_of_steps(reasoning(q_halt=(0.25, 0.5, 0.875))) * 50
     few = thinned(frames, 20)
     assert len(few) == 20
@@ -29,7 +29,7 @@ def test_few_of_many_frames_keep_the_first_and_the_last() -> None:
     assert thinned(frames, 200) == frames
 
 
-def test_no_step_moves_the_input_of_an_arc_task() -> None:
+def test_the_input_of_an_arc_task_never_moves() -> None:
     canvas, wide, high = (
         ARC.to_grid(encode_canvas(np.ones(shape, np.uint8))) for shape in ((3, 3), (2, 9), (30, 5))
     )
@@ -41,7 +41,7 @@ def test_no_step_moves_the_input_of_an_arc_task() -> None:
     assert len({(one.width, one.height) for one in pictures}) == 1
 
 
-def test_a_gif_has_a_picture_for_each_frame(tmp_path: Path) -> None:
+def test_a_gif_has_a_picture_for_each_frame_that_changes(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "out.gif"
     frames = frames_of_steps(reasoning(q_halt=(0.25, 0.5, 0.875)))
     told = animate([*frames, *frames[-1:] * 3], path)

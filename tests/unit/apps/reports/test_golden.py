@@ -1,5 +1,5 @@
-"""Pages, drawings and lists as they were looked at and found right: a change is seen as a diff of
-the files in `golden/`, which GOLDEN=write makes anew.
+"""Pages, drawings and lists must equal the files in `golden/`, which a person has looked at. Write
+them anew with GOLDEN=write and look at their diff.
 """
 
 import json
@@ -44,11 +44,11 @@ def check(name: str, text: str) -> None:
 
 
 def check_page(name: str, *folders: Path) -> None:
-    """Compare what a page shows, tag by tag, and its figures, value by value."""
+    """Compare the body of a page and its figures with the golden files."""
     path, _ = write_report(folders, folders[0].parent / "page.html")
     body = re.search('<body>(.*?)<footer>.*id="figures">(.*?)</script>', path.read_text(), re.S)
     assert body is not None
-    # What is drawn has other colours on dark paper, but for those of ARC, which mean something.
+    # Dark mode changes the colours of all drawings except ARC's.
     assert name in ("sweep", "two") or ".row:not(.coloured) [fill=" in path.read_text()
     shown = body[1].replace(str(folders[0].parent), "FOLDER").replace("><", ">\n<")
     check(f"{name}-page.txt", shown + "\n")
@@ -57,7 +57,7 @@ def check_page(name: str, *folders: Path) -> None:
 
 
 def enriched(folder: Path, kind: str, **failure: Any) -> Path:
-    """Add more curves, a puzzle that is solved, and wrong answers to puzzles of a kind."""
+    """Add curves, a puzzle solved step by step, and wrong answers to puzzles of a kind."""
     for path in folder.glob("*_records.json"):
         content = json.loads(path.read_text())
         of_set = content["sets"]["all"]
@@ -140,7 +140,7 @@ def test_boards(name: str) -> None:
 
 
 def reasoning(*, q_halt: Sequence[float]) -> Reasoning:
-    """Three ACT steps, of which the second solves the puzzle."""
+    """Return three ACT steps; the second solves the puzzle."""
     first = SOLUTION.copy()
     first[0, 1] = 1
     q, certainty = np.array(q_halt, np.float32), np.full((3, 4, 4), 0.5, np.float32)
@@ -164,7 +164,7 @@ def rounds_of_a_search() -> list[Round]:
     return [Round(before, after, *map(np.atleast_1d, rest)) for before, after, *rest in steps]
 
 
-def test_thoughts_step_by_step() -> None:
+def test_descriptions_and_frames_of_steps_and_rounds() -> None:
     thought = reasoning(q_halt=(0.25, 0.5, 0.875))
     steps = frames_of_steps(thought)
     rounds = frames_of_rounds(Puzzle(SUDOKU, QUESTION), rounds_of_a_search(), Found(0, chain=0))

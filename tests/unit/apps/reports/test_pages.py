@@ -148,7 +148,7 @@ def test_a_broken_run_has_a_page_or_one_line(
         assert "holds no run" in told.err
 
 
-def test_what_cannot_be_written_or_found_is_one_line(
+def test_a_page_that_cannot_be_written_and_a_missing_run_are_one_line(
     make_run_folder: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_run_folder()
@@ -163,7 +163,7 @@ def test_what_cannot_be_written_or_found_is_one_line(
         assert told in line
 
 
-def test_where_a_page_is_written(
+def test_the_path_of_a_page(
     make_run_folder: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, other = make_run_folder("runs/one"), make_run_folder("others/one")
@@ -174,7 +174,7 @@ def test_where_a_page_is_written(
     assert write_report([Path()])[0] == Path("report.html")
     assert write_report([folder, Path()], Path("same.html"))[0] == Path("same.html")
     assert "Report of" not in Path("same.html").read_text()
-    # Runs of the same name are told apart.
+    # Runs of the same name get labels with their paths.
     text = write_report([folder, other])[0].read_text().replace("<wbr>", "")
     assert re.findall(r'<tr><th scope="row">(\w+/one)', text)[:2] == ["runs/one", "others/one"]
     monkeypatch.setattr("apps.reports.writing.MAX_BYTES", 1_000_000)
@@ -189,7 +189,7 @@ def test_where_a_page_is_written(
 # Several runs
 
 
-def test_means_over_seeds_can_be_taken_along(
+def test_means_over_seeds_are_printed_as_a_table(
     make_sweep: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = make_sweep()
@@ -200,20 +200,20 @@ def test_means_over_seeds_can_be_taken_along(
     assert capsys.readouterr().out.splitlines()[1] == "0.003,0.625,0.03536,2"
 
 
-def test_scores_of_different_kinds_are_not_ranked(make_run_folder: Make) -> None:
+def test_scores_by_different_measures_are_not_ranked(make_run_folder: Make) -> None:
     searched, *others = map(make_run_folder, ("searched", "one", "other"))
     for other in others:
         (other / "eval_step_40_search8x100.json").unlink()
     page = searched.parent / "page.html"
     parsed = written(searched, *others, output=page)
     assert "best of" not in parsed.text
-    for heading in ("of what", "solved by search", "exact accuracy"):
+    for heading in ("measure", "solved by search", "exact accuracy"):
         assert heading in parsed.text
     assert "best of 2 runs" in written(*others, output=page).text
 
 
 @pytest.mark.slow
-def test_a_run_with_much_of_everything_stays_below_the_limit(make_run_folder: Make) -> None:
+def test_the_page_of_a_very_large_run_stays_below_the_limit(make_run_folder: Make) -> None:
     folder = make_run_folder()
     with (folder / "metrics.jsonl").open("a") as file:
         for step in range(41, 1000):
@@ -244,7 +244,7 @@ def test_a_run_with_much_of_everything_stays_below_the_limit(make_run_folder: Ma
         (1e300, "11,574,074 days 1 h"),
     ],
 )
-def test_times_for_people(seconds: float, expected: str) -> None:
+def test_durations_as_text(seconds: float, expected: str) -> None:
     assert duration(seconds) == expected
 
 
@@ -255,11 +255,11 @@ def test_times_for_people(seconds: float, expected: str) -> None:
         *((0.9994, "99.9 %"), (0.99999, "over 99.9 %"), (1.0, "100.0 %")),
     ],
 )
-def test_shares_for_people(value: float, expected: str) -> None:
+def test_shares_as_text(value: float, expected: str) -> None:
     assert percent(value) == expected
 
 
-def test_text_is_harmless() -> None:
+def test_text_is_escaped() -> None:
     assert text("<a href='x'>&\x00") == "&lt;a href=&#x27;x&#x27;&gt;&amp;\\x00"
     assert len(text("x" * 1000)) == 300
     assert str(words("a_b/<c>")) == "<td>a_<wbr>b/<wbr>&lt;c&gt;</td>"
@@ -272,7 +272,7 @@ VALUES = (None, True, 0, -1, 1e308, 10**400, "nan", "", "x" * 10_000, [], {}, [[
 
 
 def changed(value: Any, draw: random.Random) -> Any:
-    """Return JSON with about one value in ten replaced by one of another kind."""
+    """Return JSON with about one value in ten replaced by a value of another type."""
     if draw.random() < 0.1:
         return draw.choice(VALUES)
     if isinstance(value, dict):
@@ -283,7 +283,7 @@ def changed(value: Any, draw: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_page_is_written_whatever_the_files_say(make_run_folder: Make, seed: int) -> None:
+def test_a_page_is_written_for_randomly_changed_files(make_run_folder: Make, seed: int) -> None:
     draw, folders = random.Random(seed), [make_run_folder("a"), make_run_folder("b")]
     for folder in folders:
         for path in [*folder.glob("*.json"), folder / "config.yaml", *folder.glob("*/state.json")]:

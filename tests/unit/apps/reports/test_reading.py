@@ -1,4 +1,4 @@
-"""Folders of runs are read whatever is in them."""
+"""Folders of runs are read whatever they hold."""
 
 import json
 import math
@@ -19,7 +19,9 @@ from apps.reports.thinning import MAX_BINS, Curve
 Make = Callable[..., Path]
 
 
-def test_more_than_can_be_shown_and_what_is_no_number(make_run_folder: Make) -> None:
+def test_metrics_beyond_the_limits_and_other_values_than_numbers_are_left_out(
+    make_run_folder: Make,
+) -> None:
     folder = make_run_folder(steps=1)
     record = {"step": 2, "train/lr": "nan", "train/lm_loss": 10**400, "train/steps": [1]}
     record |= {"train/<b>": 1.0, "other": 1.0, "train/" + "x" * 500: 1.0, "train/count": None}
@@ -60,9 +62,7 @@ LINES = [
 
 
 @pytest.mark.parametrize(("line", "left_out"), LINES, ids=range(len(LINES)))
-def test_lines_that_cannot_be_read_are_counted(
-    make_run_folder: Make, line: bytes, left_out: int
-) -> None:
+def test_unreadable_lines_are_counted(make_run_folder: Make, line: bytes, left_out: int) -> None:
     folder = make_run_folder(steps=1)
     path = folder / "metrics.jsonl"
     path.write_bytes(path.read_bytes() + line)
@@ -93,15 +93,15 @@ def test_a_line_without_end_needs_little_memory(tmp_path: Path, make_run_folder:
     [
         (b"", "holds no settings"),
         (b"[1, 2]", "holds no settings"),
-        (b"a: [", "no YAML"),
-        (b"!!python/object/apply:os.system ['touch hacked']", "no YAML"),
+        (b"a: [", "not YAML"),
+        (b"!!python/object/apply:os.system ['touch hacked']", "not YAML"),
         (b"a: &a {b: *a}", "it has an alias"),
         (b"\xff\xfe\x00", "no"),
         (b"a: 1\n" * 60_000, "larger than"),
         (b"{" * 5000, "nested too deep"),
     ],
 )
-def test_settings_that_cannot_be_read_are_said_to(
+def test_unreadable_settings_are_noted(
     make_run_folder: Make, content: bytes, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_run_folder()
@@ -113,7 +113,7 @@ def test_settings_that_cannot_be_read_are_said_to(
     assert run.curves
 
 
-def test_evaluations_are_read_as_long_as_there_is_room(
+def test_evaluations_are_read_up_to_the_limit_of_all_json(
     make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_run_folder()
@@ -123,7 +123,7 @@ def test_evaluations_are_read_as_long_as_there_is_room(
     assert any("larger than" in note or "too large" in note for note in run.notes)
 
 
-def test_a_folder_that_cannot_be_looked_into_hides_no_other(
+def test_an_unreadable_folder_hides_no_other(
     make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_run_folder("runs/good")
@@ -173,7 +173,7 @@ def test_results_of_any_content(make_run_folder: Make, file: str, content: bytes
 
 
 @pytest.mark.parametrize("file", ["eval_step_40.json", "eval_step_40_records.json", "x.json"])
-def test_json_of_very_many_values_is_not_taken_apart(
+def test_json_with_too_many_values_is_not_parsed(
     make_run_folder: Make, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, loads = make_run_folder(), json.loads
@@ -216,7 +216,7 @@ def test_runs_are_found_below_folders(make_sweep: Make, make_run_folder: Make) -
     assert find_runs(sweep.parent / "nowhere") == []
 
 
-def test_only_the_newest_evaluation_of_a_run_is_opened(make_run_folder: Make) -> None:
+def test_only_the_newest_evaluation_during_training_is_opened(make_run_folder: Make) -> None:
     folder = make_run_folder()
     for step in range(1, 5):
         (folder / f"eval_step_{step}").mkdir()
@@ -228,13 +228,13 @@ def test_only_the_newest_evaluation_of_a_run_is_opened(make_run_folder: Make) ->
     ]
 
 
-def test_votes_of_the_course_of_a_run_have_an_interval(make_run_folder: Make) -> None:
+def test_votes_during_training_give_the_headline_an_interval(make_run_folder: Make) -> None:
     folder = make_run_folder()
     for path in folder.glob("eval_step_40*.json"):
         path.unlink()
     found = headline(read_run(folder))
     assert found is not None
-    assert found.words == "20 puzzles, in the run, step 40"
+    assert found.words == "20 puzzles, during training, step 40"
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 41, "eval/exact_accuracy": 0.1, "eval/arc/pass@2": 0.2}))
     votes = folder / "eval_step_41" / "arc_tasks.json"
@@ -243,7 +243,7 @@ def test_votes_of_the_course_of_a_run_have_an_interval(make_run_folder: Make) ->
     run = read_run(folder)
     found = headline(run)
     assert found is not None
-    assert (found.name, found.words) == ("ARC pass@2", "10 tasks, in the run, step 41")
+    assert (found.name, found.words) == ("ARC pass@2", "10 tasks, during training, step 41")
     assert (run.status.score, run.status.measure) == (0.2, "eval/arc/pass@2")
     assert "20.0 % (ARC pass@2)" in as_text([run.status], in_colour=False)
 
@@ -258,7 +258,7 @@ def curve_of(values: list[float]) -> Curve:
     return curve
 
 
-def test_few_values_stay_as_they_are() -> None:
+def test_few_values_are_kept_as_they_are() -> None:
     assert curve_of([3.0, 1.0, 2.0]).points() == ([1, 2, 3], [3.0, 1.0, 2.0])
     assert curve_of([1.0, 2.0, 3.0, 4.0, 5.0, 7.0]).points(2) == ([2, 5], [2.0, 16 / 3])
 
@@ -272,7 +272,7 @@ def test_many_values_become_means() -> None:
     assert np.array(means[1:-1], float) == pytest.approx(sums / 256)
 
 
-def test_steps_may_lie_anywhere_and_come_in_any_order() -> None:
+def test_steps_may_be_far_apart_and_in_any_order() -> None:
     curve = Curve()
     for step in (2**50, 5, 2**52, 5, 0):
         curve.add(step, float(step))
@@ -280,7 +280,7 @@ def test_steps_may_lie_anywhere_and_come_in_any_order() -> None:
     assert curve.last == (2**52, float(2**52))
 
 
-def test_what_is_not_finite_is_a_gap_and_is_remembered() -> None:
+def test_a_value_that_is_not_finite_is_a_gap_and_is_remembered() -> None:
     curve = curve_of([1.0, math.nan, 3.0, math.inf])
     assert curve.points() == ([1, 2, 3, 4], [1.0, None, 3.0, None])
     assert (curve.last, curve.not_finite) == ((3, 3.0), 2)

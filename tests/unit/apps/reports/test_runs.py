@@ -27,7 +27,7 @@ def test_all_runs_are_listed_running_ones_first(make_sweep: Make, make_run_folde
     assert max(map(len, cut)) == 70
 
 
-def test_programs_get_json(make_run_folder: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_as_json(make_run_folder: Make, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_run_folder()
     make_run_folder("new").joinpath("metrics.jsonl").unlink()
     assert runs.main([str(folder.parent), "--json"]) == 0
@@ -57,7 +57,7 @@ def test_a_folder_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "nowhere: no such folder" in capsys.readouterr().err
 
 
-def test_a_run_is_followed_from_before_it_begins(
+def test_a_run_can_be_followed_before_it_exists(
     make_run_folder: Make,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -83,11 +83,11 @@ def test_all_runs_are_listed_until_ctrl_c(
     monkeypatch.setattr("apps.reports.runs.time.sleep", wait)
     assert runs.main([str(folder.parent), "--watch"]) == 0
     told = capsys.readouterr()
-    # Without a terminal what has not changed is said once.
+    # Without a terminal an unchanged list is printed once.
     assert (told.out.count("stopped  run"), told.err) == (1, "")
 
 
-def test_damaged_metrics_and_names_are_listed_as_text(make_run_folder: Make) -> None:
+def test_runs_with_damaged_metrics_and_odd_names_are_listed(make_run_folder: Make) -> None:
     folder = make_run_folder()
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 50, "train/lm_loss": [], "train/lr": 1}\n\x00\n[')

@@ -16,7 +16,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the script on arguments: (exit code, output, errors)."""
+    """Run the script on arguments; return (exit code, output, errors)."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         code = score_arc.main([str(argument) for argument in arguments])
@@ -28,7 +28,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def small(tmp_path: Path) -> tuple[Path, Path]:
-    """Two tasks of one cell each; the first is solved by the second vote, the other is unknown."""
+    """Two tasks of one cell: the second vote solves the first; the other has no known answer."""
     puzzles = {
         "first": {"train": [], "test": [{"input": [[1]], "output": [[2]]}]},
         "second": {"train": [], "test": [{"input": [[3]]}]},
@@ -45,7 +45,7 @@ def small(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_several_files_count_together(run: Run, small: tuple[Path, Path]) -> None:
     whole = code, out, err = run(*small, "--ks", "1", "2")
-    assert (code, err[:33]) == (0, "1 of 5 predictions belong to no t")
+    assert (code, err[:33]) == (0, "1 of 5 predictions match no test ")
     assert json.loads(out) == {
         "score_per_test_output": {"ARC/pass@1": 0.0, "ARC/pass@2": 1.0},
         "score_per_task_all_outputs": {"pass@1": 0.0, "pass@2": 1.0},
@@ -80,12 +80,12 @@ def test_the_recorded_scores_are_reproduced(run: Run, tmp_path: Path) -> None:
         ({"preds": np.zeros((5, 9), np.uint8)}, r"preds is uint8 \[5, 9\], expected integers"),
         ({"q_halt_logits": np.zeros(5, np.int32)}, r"q_halt_logits is int32 \[5\], expected float"),
         ({"puzzle_identifiers": np.zeros(4, np.int32)}, "puzzle_identifiers is int32"),
-        ({"inputs": np.zeros((5, 3), int), "preds": np.zeros((5, 3), int)}, "no square canvas"),
+        ({"inputs": np.zeros((5, 3), int), "preds": np.zeros((5, 3), int)}, "must be square"),
         ({"puzzle_identifiers": np.full(5, 3)}, "identifier 3: there are"),
         ({"preds": np.array([[None]])}, "cannot be read"),
     ],
 )
-def test_predictions_of_another_form_are_named(
+def test_predictions_of_a_wrong_form_are_refused(
     run: Run, small: tuple[Path, Path], change: dict[str, Any], told: str
 ) -> None:
     with np.load(small[0]) as file:
@@ -120,9 +120,7 @@ def test_impossible_sizes_are_refused(
     assert err.count("\n") == 1
 
 
-def test_files_that_cannot_be_read_are_named(
-    run: Run, small: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_unreadable_files_are_named(run: Run, small: tuple[Path, Path], tmp_path: Path) -> None:
     predictions, tasks = small
     cut, plain = tmp_path / "cut.npz", tmp_path / "plain.npy"
     cut.write_bytes(predictions.read_bytes()[:200])

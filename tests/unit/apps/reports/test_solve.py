@@ -31,7 +31,7 @@ TYPED = ("0053", "53..7....", "", "a=b,c", "it's", "b\\s", "\\'q", "end\\", "[1]
 
 
 @pytest.mark.parametrize("value", [*TYPED, "12\n34"])
-def test_puzzles_and_files_reach_us_as_they_were_typed(value: str) -> None:
+def test_puzzles_and_files_keep_the_text_that_was_typed(value: str) -> None:
     parser = OverridesParser.create()
     for key in ("puzzle", "+puzzle", "file"):
         (parsed,) = parser.parse_overrides([solve.quoted(f"{key}={value}")])
@@ -39,7 +39,7 @@ def test_puzzles_and_files_reach_us_as_they_were_typed(value: str) -> None:
         assert parsed.value() == value
 
 
-def test_other_settings_are_left_to_hydra() -> None:
+def test_other_settings_are_not_quoted() -> None:
     for override in ("steps=4", "checkpoint=a/b", "puzzle='1..'", 'file="x y"', "puzzle"):
         assert solve.quoted(override) == override
 
@@ -49,7 +49,7 @@ EASY = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5
 
 
 def drawn(mark: str, rule: str) -> list[str]:
-    """A Sudoku in rows as people draw it, with lines of this between the boxes."""
+    """Return a Sudoku in rows as people draw it, with `rule` between the boxes."""
     lines = [] if "+" not in rule else [rule]
     for band in range(0, 81, 27):
         for start in range(band, band + 27, 9):
@@ -61,7 +61,7 @@ def drawn(mark: str, rule: str) -> list[str]:
 
 @pytest.mark.parametrize("rule", ["+-------+-------+-------+", "---------------------", ""])
 @pytest.mark.parametrize("mark", [*".0-_*xX"])
-def test_sudokus_are_read_as_people_write_them(mark: str, rule: str) -> None:
+def test_sudokus_are_read_in_all_common_forms(mark: str, rule: str) -> None:
     lines = drawn(mark, rule)
     for text in ([*lines, "", *lines], [*lines, *lines], [EASY.replace(".", mark)] * 2):
         read = list(solve.parse_lines(text, "f.txt"))
@@ -90,7 +90,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_texts_are_read_with_the_numbers_of_their_lines(
+def test_puzzles_are_read_with_their_line_numbers(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines, told = SOURCES[name]
@@ -109,7 +109,7 @@ def test_texts_are_read_with_the_numbers_of_their_lines(
     ("source", "told"),
     [(io.TextIOWrapper(io.BytesIO(b"\xff\xfe12"), "utf-8"), "not text"), (None, "puzzle=")],
 )
-def test_what_is_no_text_is_refused_and_a_terminal_not_waited_for(
+def test_binary_input_is_refused_and_a_terminal_is_not_waited_for(
     source: Any, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = io.StringIO()
@@ -119,7 +119,7 @@ def test_what_is_no_text_is_refused_and_a_terminal_not_waited_for(
         list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None))
 
 
-def test_puzzles_of_a_data_set_are_asked_for_by_number(
+def test_puzzles_of_a_data_set_are_chosen_by_index(
     sudoku_data: Path, tasks_data: Path, tmp_path: Path
 ) -> None:
     inputs = np.load(sudoku_data / "test" / "all__inputs.npy")
@@ -146,7 +146,7 @@ def test_puzzles_of_a_data_set_are_asked_for_by_number(
     (folder / "identifiers.json").write_text('["<blank>"]\n')
     both = [str(sudoku_data), str(folder)]
     trained = dataclasses.replace(trained, run=RecordedRun(arch=HRMConfig(), data_paths=both))
-    with pytest.raises(ConfigError, match=r"of which set\? Add set=all or set=all1"):
+    with pytest.raises(ConfigError, match="several sets; add set=all or set=all1"):
         read(index=2)
     (puzzle,) = read(index=2, set="all1")
     assert puzzle.place == "all1, puzzle 2"
@@ -154,14 +154,14 @@ def test_puzzles_of_a_data_set_are_asked_for_by_number(
     assert [puzzle.place for puzzle in read(count=11)][9:] == ["all, puzzle 9", "all1, puzzle 0"]
 
 
-def test_the_kind_is_that_of_the_model() -> None:
+def test_the_model_decides_the_kind() -> None:
     assert solve.kind_read_by(trained_on(DataFacts(12, 900, 5))) is ARC
     assert solve.kind_read_by(trained_on(None)) is None
     with pytest.raises(CheckpointError, match="900 cells are no Sudoku, maze or ARC"):
         solve.kind_read_by(trained_on(DataFacts(11, 900, 1)))
 
 
-def test_the_description_says_what_happened() -> None:
+def test_the_description_of_an_answer() -> None:
     solution = parse_puzzle("1234341221434321")
     question = np.where(np.eye(4, dtype=bool), solution, 0).astype(np.int8)
     first = np.where(np.arange(16).reshape(4, 4) == 1, 0, solution)

@@ -16,7 +16,7 @@ from training.checkpoint.lock import Owner, run_lock
 Make = Callable[..., Path]
 
 
-def test_a_run_that_is_at_work(make_run_folder: Make) -> None:
+def test_a_running_run(make_run_folder: Make) -> None:
     folder = make_run_folder(steps=40)
     state = json.loads((folder / "step_40" / "state.json").read_text())
     state |= {"total_steps": 100, "iteration": 1}
@@ -24,9 +24,9 @@ def test_a_run_that_is_at_work(make_run_folder: Make) -> None:
     with run_lock(folder):
         status = read_status(folder)
         assert status.state == "running"
-        # 370.5 s for 40 steps, and 60 are to come.
+        # 40 steps took 370.5 s, and 60 are left.
         assert status.seconds_left == pytest.approx(370.5 / 40 * 60)
-        # Of two checkpoints their distance counts: it is twice as fast by now.
+        # With two checkpoints the time between them counts: the run is now twice as fast.
         (folder / "step_60").mkdir()
         later = state | {"step": 60, "seconds": 370.5 + 370.5 / 4}
         (folder / "step_60" / "state.json").write_text(json.dumps(later))
@@ -38,7 +38,7 @@ def test_a_run_that_is_at_work(make_run_folder: Make) -> None:
     assert (status.state, status.step, status.seconds_left) == ("stopped", 60, None)
 
 
-def test_before_there_is_a_checkpoint_nothing_tells_the_end(make_run_folder: Make) -> None:
+def test_without_a_checkpoint_the_end_is_not_known(make_run_folder: Make) -> None:
     folder = make_run_folder(steps=4)
     shutil.rmtree(folder / "step_4")
     with run_lock(folder):
@@ -47,7 +47,7 @@ def test_before_there_is_a_checkpoint_nothing_tells_the_end(make_run_folder: Mak
     assert (status.seconds_left, status.seconds, status.score) == (None, None, 0.75)
 
 
-def test_a_run_that_was_killed_is_not_at_work(make_run_folder: Make) -> None:
+def test_a_killed_run_is_stopped(make_run_folder: Make) -> None:
     folder = make_run_folder()
     state = folder / "step_40" / "state.json"
     state.write_text(state.read_text().replace('"iteration": 2', '"iteration": 1'))
@@ -59,9 +59,7 @@ def test_a_run_that_was_killed_is_not_at_work(make_run_folder: Make) -> None:
     assert (status.state, status.detail) == ("stopped", "killed")
 
 
-def test_a_lock_of_another_machine_is_believed_while_something_is_written(
-    make_run_folder: Make,
-) -> None:
+def test_a_lock_of_another_machine_counts_while_its_run_writes(make_run_folder: Make) -> None:
     folder = make_run_folder()
     owner = asdict(Owner.this_process()) | {"host": "elsewhere", "boot": "another"}
     (folder / ".lock").write_text(json.dumps(owner))
@@ -83,7 +81,7 @@ def test_a_loss_that_was_not_finite(make_run_folder: Make) -> None:
     assert "step 41" in status.detail
 
 
-def test_what_a_sweep_says_of_its_jobs(make_sweep: Make) -> None:
+def test_a_job_that_failed_in_its_sweep_has_failed(make_sweep: Make) -> None:
     sweep = make_sweep()
     record = json.loads((sweep / "sweep.json").read_text())
     name = "lr-0.001__seed-0"
@@ -96,7 +94,7 @@ def test_what_a_sweep_says_of_its_jobs(make_sweep: Make) -> None:
     assert not is_run(sweep)
 
 
-def test_what_never_trained(tmp_path: Path) -> None:
+def test_folders_without_training(tmp_path: Path) -> None:
     assert read_status(tmp_path / "nowhere").state == "new"
     (tmp_path / "config.yaml").write_text("lr: 1")
     status = read_status(tmp_path)
@@ -108,7 +106,7 @@ def test_what_never_trained(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"step": "x"}', "[" * 100_000, "\x00"])
-def test_damaged_checkpoints_and_locks_are_passed_over(make_run_folder: Make, content: str) -> None:
+def test_damaged_checkpoints_and_locks_are_skipped(make_run_folder: Make, content: str) -> None:
     folder = make_run_folder(steps=40)
     (folder / "step_50").mkdir()
     (folder / "step_50" / "state.json").write_text(content)
@@ -122,14 +120,14 @@ def test_only_the_end_of_a_large_file_is_read(make_run_folder: Make) -> None:
     path = folder / "metrics.jsonl"
     last = path.read_bytes()
     with path.open("wb") as file:
-        file.truncate(2**33)  # 8 GiB, of which nothing is on the disk.
+        file.truncate(2**33)  # 8 GiB that take no space on the disk.
         file.seek(2**33)
         file.write(b"\n" + last)
     status = read_status(folder)
     assert (status.step, status.score) == (3, 0.75)
 
 
-def test_a_run_may_have_a_last_step(make_run_folder: Make) -> None:
+def test_a_run_at_max_steps_has_stopped(make_run_folder: Make) -> None:
     folder = make_run_folder()
     state = folder / "step_40" / "state.json"
     with run_lock(folder):

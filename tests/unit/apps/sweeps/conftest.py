@@ -94,7 +94,7 @@ except Preempted as error:
 
 
 class SweepCommand:
-    """Starts sweeps of the stand-in in a process of their own."""
+    """Starts sweeps of the stand-in, each in its own process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "sweep"
@@ -116,8 +116,8 @@ class SweepCommand:
     def interrupt(
         self, settings: dict[str, Any], *overrides: str, number: int, jobs: int = 1
     ) -> int:
-        """Start a sweep, send it a signal when so many jobs are at work, and return its exit code
-        when they have ended.
+        """Start a sweep, send it a signal when `jobs` jobs run, wait for its end, and return its
+        exit code.
         """
         process = self.start(settings, *overrides)
         wait_until(lambda: len(self.steps()) == jobs)
@@ -129,7 +129,7 @@ class SweepCommand:
         return code
 
     def processes(self) -> list[int]:
-        """The jobs that are at work."""
+        """The process ids of the running jobs."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -138,14 +138,14 @@ class SweepCommand:
         return found
 
     def steps(self) -> dict[str, list[int]]:
-        """The steps that each job has made, in order."""
+        """The steps that each job has done, in order."""
         return {
             log.parent.name: [json.loads(line)["step"] for line in log.read_text().splitlines()]
             for log in self.folder.glob("*/log.jsonl")
         }
 
     def starts(self, name: str) -> list[dict[str, Any]]:
-        """How a job was started, each time: its step, its settings, and variables."""
+        """The starts of a job: its step, settings and environment variables each time."""
         lines = (self.folder / name / "starts").read_text().splitlines()
         return [json.loads(line) for line in lines]
 
@@ -154,7 +154,7 @@ class SweepCommand:
         return json.loads((self.folder / "results.json").read_text())["jobs"]
 
     def states(self) -> dict[str, str]:
-        """What has become of each job, as the table says."""
+        """The state of each job in the table."""
         return {row["name"]: row["state"] for row in self.rows()}
 
 

@@ -34,7 +34,7 @@ def test_values_reach_the_jobs_as_they_were_written(override: str, values: list[
     assert [job.overrides[-1] for job in jobs_of(override)] == [f"{key}={v}" for v in values]
 
 
-def test_names_tell_lists_and_ends_of_paths_whatever_the_order() -> None:
+def test_names_show_lists_and_ends_of_paths_in_any_order() -> None:
     swept = ("lr=1", "heads=[tied,confidence],[standard]", "data_path='/a/b c','/a/d/'")
     names = [job.name for job in jobs_of(*swept)]
     assert names[0].startswith("data_path-b.c__heads-tied+confidence.")
@@ -43,7 +43,7 @@ def test_names_tell_lists_and_ends_of_paths_whatever_the_order() -> None:
     assert [job.name for job in jobs_of("lr=1")] == ["run"]
 
 
-def test_of_two_lists_for_a_key_the_last_one_counts() -> None:
+def test_the_last_override_of_a_key_counts() -> None:
     parsed = OverridesParser.create().parse_overrides(["lr=1,2", "seed=0,1", "lr=3"])
     assert [override.input_line for override in without_overruled(parsed)] == ["seed=0,1", "lr=3"]
 
@@ -75,6 +75,6 @@ def test_names_differ_and_need_no_quotes(overrides: tuple[str, ...]) -> None:
         ("heads=tied,[tied]", "2 jobs would share the folder heads-tied"),
     ],
 )
-def test_what_makes_no_grid_is_refused(override: str, told: str) -> None:
+def test_overrides_that_are_no_grid_are_refused(override: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         jobs_of(override)

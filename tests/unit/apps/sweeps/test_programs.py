@@ -1,5 +1,5 @@
-"""Many command lines at once give what each one gives alone, also where they are wrong; the figures
-of their jobs, and the table of these.
+"""Composing many command lines at once gives the same as one by one. The metrics of jobs, and the
+table of a sweep.
 """
 
 import json
@@ -41,14 +41,14 @@ WRONG = [
 ]
 
 
-def test_many_command_lines_give_what_each_gives() -> None:
+def test_many_command_lines_give_the_same_as_one_by_one() -> None:
     runs = [*RUNS, *RUNS]
     alone = [load_config(TrainConfig, "cfg_pretrain", run) for run in RUNS]
     assert load_configs(TrainConfig, "cfg_pretrain", [], runs) == [*alone, *alone]
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_mistakes_are_told_in_the_same_words(wrong: str) -> None:
+def test_a_wrong_command_line_among_many_has_the_same_message(wrong: str) -> None:
     with pytest.raises(ConfigError) as alone:
         load_config(TrainConfig, "cfg_pretrain", [wrong])
     with pytest.raises(ConfigError) as among_others:
@@ -57,7 +57,7 @@ def test_mistakes_are_told_in_the_same_words(wrong: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_files_of_ones_own_change_nothing_else_of_hydra(
+def test_own_files_cannot_change_other_settings_of_hydra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -68,9 +68,7 @@ def test_files_of_ones_own_change_nothing_else_of_hydra(
     assert not Path("canary").exists()
 
 
-def test_what_is_wrong_with_a_launcher_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_launcher_setting_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write("hydra/launcher/mine.yaml", "name: pool\nmax_jobs: ???")
     flags = ["--config-dir", ".", "-m", "hydra/launcher=mine", "seed=0,1"]
@@ -78,8 +76,8 @@ def test_what_is_wrong_with_a_launcher_is_named(
         plan_of(TRAINING, flags)
 
 
-def figures_of(program: Program, folder: Path, content: str, objective: str = "") -> dict[str, Any]:
-    """Return the figures of a job that has written this."""
+def metrics_of(program: Program, folder: Path, content: str, objective: str = "") -> dict[str, Any]:
+    """Return the metrics of a job that wrote `content`."""
     path = program.result(folder, "job")
     path.parent.mkdir(exist_ok=True)
     path.write_text(content)
@@ -87,7 +85,7 @@ def figures_of(program: Program, folder: Path, content: str, objective: str = ""
 
 
 def of_chains(*lines: tuple[str, int, int, float]) -> str:
-    """Return a result with sets, their depths, numbers of puzzles and shares of right answers."""
+    """Return a result with lines of (set, depth, number of puzzles, share of right answers)."""
     names = ("set_name", "depth", "num_puzzles", "selected", "breadth", "select")
     chains = [
         dict(zip(names, (*line[:3], {"value": line[3]}, 8, "q"), strict=True)) for line in lines
@@ -100,7 +98,7 @@ SEARCHERS[0]["num_puzzles"] = 20
 
 
 @pytest.mark.parametrize(
-    ("content", "figures"),
+    ("content", "metrics"),
     [
         (
             of_chains(("a", 3, 30, 0.5), ("b", 3, 10, 0.9)),
@@ -114,29 +112,29 @@ SEARCHERS[0]["num_puzzles"] = 20
         ('{"metrics": {"accu', {}),
     ],
 )
-def test_the_figures_of_evaluations(tmp_path: Path, content: str, figures: Any) -> None:
-    found = figures_of(EVALUATION, tmp_path, content)
-    assert found == {name: {0: pytest.approx(value)} for name, value in figures.items()}
+def test_the_metrics_of_evaluations(tmp_path: Path, content: str, metrics: Any) -> None:
+    found = metrics_of(EVALUATION, tmp_path, content)
+    assert found == {name: {0: pytest.approx(value)} for name, value in metrics.items()}
 
 
-def test_the_figures_of_runs(tmp_path: Path) -> None:
+def test_the_metrics_of_runs(tmp_path: Path) -> None:
     lines = [
         {"step": 1, "train/lr": 1.0, "train/lm_loss": 2.0, "train/accuracy": 0.5},
         {"step": 2, "train/lr": 1.0, "train/lm_loss": 1.0},  # No puzzle halted.
     ]
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
     found = {"train/lm_loss": {2: 1.0}, "train/accuracy": {1: 0.5}}
-    assert figures_of(TRAINING, tmp_path, text) == found
-    found = figures_of(TRAINING, tmp_path, text, "train/lm_loss")
+    assert metrics_of(TRAINING, tmp_path, text) == found
+    found = metrics_of(TRAINING, tmp_path, text, "train/lm_loss")
     assert found == {"train/lm_loss": {1: 2.0, 2: 1.0}}
     text += json.dumps({"step": 2, "eval/exact_accuracy": 0.25, "eval/loss": "nan"})
-    found = figures_of(TRAINING, tmp_path, text)
+    found = metrics_of(TRAINING, tmp_path, text)
     assert found["eval/exact_accuracy"] == {2: 0.25}
     assert math.isnan(found["eval/loss"][2])
 
 
 @pytest.mark.parametrize(
-    ("figures", "objective", "shown"),
+    ("metrics", "objective", "shown"),
     [
         (
             {"exact_accuracy": 0.1, "accuracy": 0.9, "arc/pass@2": 0.2},
@@ -147,16 +145,16 @@ def test_the_figures_of_runs(tmp_path: Path) -> None:
         ({"selected/depth4/breadth8/q": 0.75}, "exact_accuracy", "selected/depth4/breadth8/q"),
     ],
 )
-def test_the_figures_that_a_table_shows(
-    tmp_path: Path, figures: dict[str, float], objective: str, shown: str
+def test_the_metrics_that_a_table_shows(
+    tmp_path: Path, metrics: dict[str, float], objective: str, shown: str
 ) -> None:
-    rows = [Row("job", {"seed": "0"}, "finished", figures)]
+    rows = [Row("job", {"seed": "0"}, "finished", metrics)]
     header, row, *_ = write_table(tmp_path, rows, objective, minimize=False).splitlines()
     assert header.split() == ["seed", *shown.split(), "state"]
-    assert row.split() == ["0", *(f"{figures[name]:.4g}" for name in shown.split()), "finished"]
+    assert row.split() == ["0", *(f"{metrics[name]:.4g}" for name in shown.split()), "finished"]
 
 
-def test_jobs_that_differ_in_the_seed_alone_are_one_row() -> None:
+def test_jobs_that_differ_only_in_their_seed_are_one_row() -> None:
     found = [("1e-3", "0", 0.5), ("1e-3", "1", 0.75), ("2e-3", "0", 0.875), ("2e-3", "1", None)]
     rows = [
         Row(f"{lr}-{seed}", {"lr": lr, "seed": seed}, "finished", {"a_b": score} if score else {})
@@ -171,7 +169,7 @@ def test_jobs_that_differ_in_the_seed_alone_are_one_row() -> None:
     assert over_seeds(rows, "a_b", minimize=True)[0]["lr"] == "1e-3"
 
 
-def test_what_a_cell_says_is_text_in_every_form() -> None:
+def test_cells_are_escaped_in_every_format() -> None:
     lines = [["a|b", "mean a_b", "std", "seeds"], ["50% of <b>, \\~", "1", "-", "1"]]
     assert {form: write(lines).splitlines() for form, write in WRITERS.items()} == {
         "markdown": [
@@ -183,9 +181,9 @@ def test_what_a_cell_says_is_text_in_every_form() -> None:
     }
 
 
-def test_a_table_of_a_sweep_without_room_is_one_line(tmp_path: Path, failing_flush: int) -> None:
+def test_a_full_disk_leaves_no_table_and_one_line(tmp_path: Path, failing_flush: int) -> None:
     if failing_flush > 2:
-        pytest.skip("what is on the disk can be renamed")
+        pytest.skip("the files are already on the disk")
     rows = [Row("a", {"lr": "1"}, "finished", {"exact_accuracy": 0.5})]
     with pytest.raises(ConfigError, match=r"results.json: No space left on device$"):
         write_table(tmp_path, rows, "exact_accuracy", minimize=False)

@@ -1,4 +1,4 @@
-"""A sweep runs every job once, goes on after whatever ended it, and leaves no process behind."""
+"""A sweep runs every job once, continues after any stop, and leaves no process behind."""
 
 import csv
 import json
@@ -36,7 +36,7 @@ def test_every_job_runs_once_and_the_table_is_ordered(settings: Any, sweep: Any)
 
     code, output = sweep.run(settings, "lr=0.001,0.003,0.01", "seed=0,1")
     assert code == 0
-    assert "6 of 6 jobs have finished before" in output
+    assert "6 of 6 jobs are already finished" in output
     assert len(sweep.starts("lr-0.003__seed-1")) == 1
     assert sweep.run(settings, "seed=0,1")[0] == 0  # Other settings, the same table.
     assert len(sweep.rows()) == 8
@@ -58,7 +58,7 @@ def test_a_failed_job_stops_no_other_and_is_tried_again(sweep: Any) -> None:
     assert [len(sweep.starts(f"code-{code}__seed-0")) for code in (0, 5)] == [1, 2]
 
 
-def test_what_bits_depend_on_is_decided_once(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_settings_are_decided_once(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep.run({"threads": None}, "code=1")
     record = json.loads((sweep.folder / "sweep.json").read_text())
     decided = record["machine"]["num_threads"]
@@ -74,13 +74,13 @@ def test_a_finished_job_runs_again_without_its_result_or_with_other_settings(swe
     sweep.run({}, "seed=0,1")
     (sweep.folder / "seed-0" / "log.jsonl").unlink()
     code, output = sweep.run({}, "seed=0,1")
-    assert (code, "seed-0: finished before, but its result is gone" in output) == (0, True)
+    assert (code, "seed-0: was finished, but its result is gone" in output) == (0, True)
     assert [len(sweep.starts(f"seed-{seed}")) for seed in (0, 1)] == [2, 1]
     sweep.run({}, "seed=0,1", "steps=4")
     assert sweep.steps()["seed-1"] == [1, 2, 3, 4]
 
 
-def test_what_another_person_stops_goes_on_later(sweep: Any) -> None:
+def test_a_job_stopped_from_outside_continues_later(sweep: Any) -> None:
     process = sweep.start({}, "seed=0,1", "steps=30", "seconds=0.05")
     wait_until(sweep.steps)
     os.kill(sweep.processes()[0], signal.SIGTERM)
@@ -106,7 +106,7 @@ def test_gpus_are_shared_out(ranks: int, visible: list[str], tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 75), (signal.SIGKILL, -9)]
 )
-def test_a_signal_ends_all_jobs_at_work_and_the_next_start_goes_on(
+def test_a_signal_ends_all_jobs_and_the_next_start_continues(
     number: int, code: int, sweep: Any
 ) -> None:
     overrides = "seed=0,1,2", "steps=40", "seconds=0.05"
@@ -118,7 +118,7 @@ def test_a_signal_ends_all_jobs_at_work_and_the_next_start_goes_on(
 
 
 @pytest.mark.parametrize("sweeper", ["grid", "optuna"])
-def test_a_second_start_is_refused_and_who_cannot_save_yet_has_not_failed(
+def test_a_second_start_is_refused_and_a_job_that_cannot_save_yet_has_not_failed(
     sweeper: str, sweep: Any
 ) -> None:
     settings = {"sweeper": {"name": sweeper}}

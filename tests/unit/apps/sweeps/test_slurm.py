@@ -14,7 +14,7 @@ pytest.importorskip("submitit")
 SLURM = {"launcher": {"name": "slurm"}}
 LONG = ("steps=60", "seconds=0.05")
 
-# A signal reaches the process that srun has started, as where SLURM tracks processes by cgroups.
+# A signal reaches only the process that srun started, as when SLURM tracks processes by cgroups.
 COMMANDS = r"""#!/bin/bash
 cd "$SLURM_STAND_IN"
 begin() { SLURM_JOB_ID=$1 setsid bash $1.sh > /dev/null 2>&1 & }
@@ -44,7 +44,7 @@ esac
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a stand-in for SLURM: NUMBER.sh is a job, NUMBER.pid its process."""
+    """The folder of a stand-in for SLURM: NUMBER.sh is a job, NUMBER.pid its process id."""
     folder, commands = tmp_path / "slurm", tmp_path / "bin"
     folder.mkdir()
     commands.mkdir()
@@ -63,7 +63,7 @@ def test_a_failed_job_has_its_exit_code(sweep: Any, slurm: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_the_jobs_at_work(sweep: Any, slurm: Path) -> None:
+def test_ctrl_c_saves_the_running_jobs(sweep: Any, slurm: Path) -> None:
     overrides = ("seed=0,1", *LONG)
     assert sweep.interrupt(SLURM, *overrides, number=signal.SIGINT, jobs=2) == 75
     assert sweep.states() == {"seed-0": "stopped", "seed-1": "stopped"}
@@ -88,7 +88,7 @@ def test_a_job_in_the_queue_of_a_killed_sweep_is_not_submitted_again(
 
 
 @pytest.mark.slow
-def test_a_job_that_reaches_its_time_limit_saves_and_goes_back(sweep: Any, slurm: Path) -> None:
+def test_a_job_at_its_time_limit_saves_and_is_queued_again(sweep: Any, slurm: Path) -> None:
     process = sweep.start(SLURM, "seed=0", *LONG)
     wait_until(sweep.steps)
     os.kill(int((slurm / "1.pid").read_text()), signal.SIGUSR2)

@@ -1,4 +1,4 @@
-"""A search tries what Optuna suggests, each thing once, and goes on with what was not finished."""
+"""A study runs each suggestion of Optuna once, and continues unfinished trials."""
 
 import time
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from hydra.core.override_parser.types import Override
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from apps.sweeps.config import OptunaConfig
-from apps.sweeps.search import Search, corners, distribution, open_study
+from apps.sweeps.study import StudyJobs, corners, distribution, open_study
 from runtime.errors import EXIT_LOCKED, EXIT_NON_FINITE, ConfigError
 
-SEARCH = {"name": "optuna", "sampler": {"name": "tpe", "seed": 1}, "n_trials": 6}
+STUDY = {"name": "optuna", "sampler": {"name": "tpe", "seed": 1}, "n_trials": 6}
 LR = "lr=tag(log,interval(1e-4,1e-2))"
 
 
@@ -23,7 +23,7 @@ def parsed(*overrides: str) -> list[Override]:
 
 
 class Trials:
-    """A search whose jobs are not run: the tests say how they ended."""
+    """A study without real jobs: each test decides how they end."""
 
     def __init__(
         self, folder: Path, *overrides: str, objective: str = "eval/score", **config: Any
@@ -33,22 +33,22 @@ class Trials:
         self.said: list[str] = []
         read = lambda name: self.metrics.get(name, {})  # noqa: E731
         swept = parsed(*(overrides or [LR]))
-        self.search = Search(asked, swept, folder, objective, objective, read, self.said.append)
+        self.jobs = StudyJobs(asked, swept, folder, objective, objective, read, self.said.append)
 
     def end(self, code: int, score: float = 1.0, metric: str = "eval/score") -> str | None:
-        """Let the next job end so; return its name, None when there is no other one."""
-        job = self.search.next()
+        """End the next job like this; return its name, None if there is no next job."""
+        job = self.jobs.next()
         if job is not None:
             if code == 0:
                 self.metrics[job.name] = {metric: {1: score}}
-            self.search.ended(job, code)
+            self.jobs.ended(job, code)
         return job and job.name
 
     def finish_all(self) -> list[str]:
         return list(iter(lambda: self.end(0), None))
 
     def states(self) -> list[str]:
-        return [record.state for record in self.search.jobs.values()]
+        return [record.state for record in self.jobs.jobs.values()]
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ class Trials:
         ("arch=choice(trm,hrm)", CategoricalDistribution(["trm", "hrm"])),
     ],
 )
-def test_what_is_swept_becomes_a_distribution(override: str, expected: Any) -> None:
+def test_swept_overrides_become_distributions(override: str, expected: Any) -> None:
     assert distribution(parsed(override)[0]) == expected
 
 
 @pytest.mark.parametrize("override", ["lr=interval(2,1)", LR.replace("1e-4", "0"), "a=glob(*)"])
-def test_what_optuna_cannot_take_is_said(override: str) -> None:
+def test_overrides_that_optuna_cannot_take_are_refused(override: str) -> None:
     with pytest.raises(ConfigError, match="^lr=|^a="):
         distribution(parsed(override)[0])
 
@@ -87,7 +87,7 @@ def test_the_same_values_are_not_tried_twice(tmp_path: Path) -> None:
         trials = Trials(tmp_path, "lr=1,2,3", "n=range(0,2)", n_trials=20)
         names = trials.finish_all()
         assert len(names) == len(set(names)) == done
-        assert trials.said[-1] == "there are no other values to try: the search ends"
+        assert trials.said[-1] == "all values have been tried: the study ends"
 
 
 def test_trials_of_earlier_starts_and_failed_ones_count(tmp_path: Path) -> None:
@@ -95,17 +95,15 @@ def test_trials_of_earlier_starts_and_failed_ones_count(tmp_path: Path) -> None:
     failed = first.end(5)
     first.end(0)
     again = Trials(tmp_path, n_trials=3)
-    assert again.search.num_left == 1
+    assert again.jobs.num_left == 1
     assert len(again.finish_all()) == 1
     assert sorted(again.states()) == ["failed", "finished", "finished"]
-    assert again.search.jobs[str(failed)].exit_code == 5
+    assert again.jobs.jobs[str(failed)].exit_code == 5
     assert "failed with exit code 5, see logs/" in first.said[1]
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "gp"])
-def test_with_a_seed_a_search_that_was_begun_again_draws_the_same(
-    tmp_path: Path, sampler: str
-) -> None:
+def test_with_a_seed_a_restarted_study_draws_the_same_values(tmp_path: Path, sampler: str) -> None:
     chosen: dict[str, Any] = {"sampler": {"name": sampler, "seed": 3, "n_startup_trials": 2}}
     for folder in ("whole", "parts"):
         (tmp_path / folder).mkdir()
@@ -119,13 +117,13 @@ def test_with_a_seed_a_search_that_was_begun_again_draws_the_same(
     assert len(set(whole)) == 5
 
 
-def test_a_trial_whose_process_has_died_is_queued_again_once(tmp_path: Path) -> None:
-    left = [Trials(tmp_path, n_trials=2).search.next() for _ in range(2)]
+def test_a_trial_of_a_killed_process_is_queued_again_once(tmp_path: Path) -> None:
+    left = [Trials(tmp_path, n_trials=2).jobs.next() for _ in range(2)]
     assert left[0] == left[1]
     after = Trials(tmp_path, n_trials=2)
-    assert after.said[0].endswith("its process has ended: queued again")
+    assert after.said[0].endswith("its process was killed: queued again")
     assert after.states() == ["stopped"]
-    assert after.search.ends == []
+    assert after.jobs.ends == []
     names = after.finish_all()
     assert left[0] is not None
     assert names[0] == left[0].name
@@ -136,22 +134,22 @@ def test_a_trial_whose_process_has_died_is_queued_again_once(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("code", "attempts"), [(EXIT_NON_FINITE, 1), *((c, 3) for c in (137, 1, 2, 4, EXIT_LOCKED, 7))]
 )
-def test_a_trial_whose_failure_may_have_passed_is_tried_again(
+def test_a_failed_trial_is_tried_again_unless_its_loss_was_not_finite(
     tmp_path: Path, code: int, attempts: int
 ) -> None:
     trials = Trials(tmp_path, n_trials=1)
     assert len({trials.end(code) for _ in range(attempts)}) == 1
-    assert trials.search.next() is None
+    assert trials.jobs.next() is None
     assert trials.states() == ["failed"]
 
 
-def test_a_metric_that_is_not_measured_is_said_and_costs_no_trial(tmp_path: Path) -> None:
+def test_an_objective_that_is_not_measured_is_refused_and_costs_no_trial(tmp_path: Path) -> None:
     trials = Trials(tmp_path, n_trials=1, objective="eval/scor")
-    job = trials.search.next()
+    job = trials.jobs.next()
     assert job is not None
     trials.metrics[job.name] = {"eval/score": {1: 0.5}, "eval/loss": {1: 0.1}}
-    with pytest.raises(ConfigError, match="measured: eval/score, eval/loss; did you mean eval/sco"):
-        trials.search.ended(job, 0)
+    with pytest.raises(ConfigError, match="accepted: eval/score, eval/loss; did you mean eval/sco"):
+        trials.jobs.ended(job, 0)
     assert Trials(tmp_path, n_trials=1).end(0) == job.name
 
 
@@ -160,10 +158,10 @@ def test_a_later_trial_without_the_metric_has_failed(tmp_path: Path) -> None:
     trials.end(0)
     failed = trials.end(0, metric="eval/loss")
     assert trials.states() == ["finished", "failed"]
-    assert trials.search.jobs[str(failed)].exit_code == 0
+    assert trials.jobs.jobs[str(failed)].exit_code == 0
 
 
-def test_half_a_record_and_a_lock_that_a_dead_process_left_are_removed(tmp_path: Path) -> None:
+def test_the_lock_and_half_record_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     Trials(tmp_path, n_trials=2).end(0)
     with (tmp_path / "study.journal").open("a") as journal:
         journal.write('{"op_code":4,"wor')
@@ -175,16 +173,16 @@ def test_half_a_record_and_a_lock_that_a_dead_process_left_are_removed(tmp_path:
     assert time.monotonic() - began < 15  # Optuna would wait for half a minute.
 
 
-def test_a_search_without_its_metric_ends_with_a_reason(sweep: Any) -> None:
-    code, output = sweep.run({"sweeper": SEARCH | {"objective": "eval/scores"}}, LR)
+def test_a_study_without_its_metric_ends_with_a_reason(sweep: Any) -> None:
+    code, output = sweep.run({"sweeper": STUDY | {"objective": "eval/scores"}}, LR)
     assert code == 1
     assert "did you mean eval/score?" in output
 
 
 def test_a_study_of_other_settings_is_refused(tmp_path: Path) -> None:
     Trials(tmp_path)
-    with pytest.raises(ConfigError, match="begun with other settings"):
+    with pytest.raises(ConfigError, match="started with other settings"):
         open_study(OptunaConfig(direction="minimize"), tmp_path, "eval/score")
     Trials(tmp_path).end(0)
-    with pytest.raises(ConfigError, match="begun with other settings"):
+    with pytest.raises(ConfigError, match="started with other settings"):
         Trials(tmp_path, objective="eval/loss")

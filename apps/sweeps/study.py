@@ -1,8 +1,8 @@
-"""Search with Optuna: it suggests the values of the next jobs from the results of those before.
+"""The jobs of an Optuna study, which chooses their values from the results of earlier jobs.
 
-The study, a journal in the sweep's folder, is the record of the trials. One process at a time works
-on it. A trial of a process that was killed is queued again with its parameters; its job goes on
-from its last checkpoint.
+The study is a journal in the sweep's folder and records all trials. Only one process may use it.
+A trial that a killed process left is queued again with the same values; its job resumes from its
+last checkpoint.
 """
 
 import logging
@@ -31,8 +31,8 @@ from runtime.errors import EXIT_NON_FINITE, EXIT_PREEMPTED, ConfigError
 from runtime.text import shown
 from training.config.explain import did_you_mean
 
-# Attributes of a trial: the exit code of a job that failed; of a trial that was queued again, its
-# values. Of a study: what its trials have in common.
+# Attributes of a trial: the exit code if its job failed, its values if it was queued again.
+# Attribute of a study: a digest of the settings that all its trials share.
 EXIT_CODE, VALUES, SETTINGS = "exit_code", "values", "settings"
 
 _MOST_REPEATS, _REPEATS_OF_SAMPLER = 100, 10
@@ -40,7 +40,7 @@ _MOST_FAILURES = 3
 
 _STATES: dict[TrialState, State] = {
     TrialState.COMPLETE: "finished",
-    TrialState.PRUNED: "stopped",  # By a former version.
+    TrialState.PRUNED: "stopped",  # By an older version.
     TrialState.RUNNING: "running",
     TrialState.WAITING: "stopped",
     TrialState.FAIL: "failed",
@@ -48,11 +48,11 @@ _STATES: dict[TrialState, State] = {
 
 
 def distribution(override: Override) -> BaseDistribution:
-    """Return what a swept override allows: `choice`, `range` or `interval`, on a log scale with
-    `tag(log, ...)`.
+    """Return the distribution of a swept override: `choice`, `range` or `interval`; `tag(log, ...)`
+    makes it logarithmic.
 
     Raises:
-        ConfigError: Optuna has no such distribution.
+        ConfigError: Optuna has no distribution for it.
     """
     value = override.value()
     try:
@@ -69,12 +69,12 @@ def distribution(override: Override) -> BaseDistribution:
             return CategoricalDistribution(list(override.sweep_string_iterator()))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{shown(override.input_line)}: {error}") from None
-    raise ConfigError(f"{shown(override.input_line)}: a search takes choice, range or interval")
+    raise ConfigError(f"{shown(override.input_line)}: Optuna takes choice, range or interval")
 
 
 def corners(overrides: Sequence[Override]) -> list[dict[str, str]]:
-    """Return values that show whether all that a search may try is valid: of each setting every
-    choice, or both ends, with the first values of the others.
+    """Return the values to validate before a study: for each setting all choices, or both ends of
+    its range, each with the first values of the other settings.
     """
     ends = {o.key_or_group: _ends(distribution(o)) for o in swept(overrides)}
     first = {key: values[0] for key, values in ends.items()}
@@ -82,15 +82,15 @@ def corners(overrides: Sequence[Override]) -> list[dict[str, str]]:
 
 
 def open_study(config: OptunaConfig, folder: Path, settings: str) -> optuna.Study:
-    """Open the study of a search, or create it, in `folder`.
+    """Open or create the study in `folder`.
 
     Args:
-        settings: stands for what its trials have in common.
+        settings: a digest of the settings that all trials share.
     Raises:
-        ConfigError: it cannot be read, or has trials with other settings.
+        ConfigError: the study cannot be read, or has trials with other settings.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # It would say that another package makes suggestions of `gp` faster: they take a second.
+    # It would recommend a package that makes `gp` faster, but a suggestion only takes a second.
     logging.getLogger("optuna._gp").setLevel(logging.ERROR)
     path = folder / "study.journal"
     try:
@@ -104,12 +104,12 @@ def open_study(config: OptunaConfig, folder: Path, settings: str) -> optuna.Stud
         raise ConfigError(f"{path}: {shown(str(error).splitlines()[0], 300)}") from None
     is_other = study.direction.name.lower() != config.direction
     if is_other or study.user_attrs.get(SETTINGS, settings) != settings:
-        raise ConfigError(f"{path}: was begun with other settings: choose another sweep_name")
+        raise ConfigError(f"{path}: was started with other settings: choose another sweep_name")
     return study
 
 
 def _journal(path: Path) -> optuna.storages.JournalStorage:
-    """Open a journal; half a record and a lock, left by a process that died, are removed."""
+    """Open a journal; remove the lock and the half record that a killed process may have left."""
     Path(f"{path}.lock").unlink(missing_ok=True)
     with path.open("ab+") as file:
         file.seek(0)
@@ -117,15 +117,15 @@ def _journal(path: Path) -> optuna.storages.JournalStorage:
     return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
 
 
-class Search:
-    """Gives out jobs as Optuna suggests them, and tells it their results.
+class StudyJobs:
+    """Gives out the trials that Optuna suggests as jobs, and tells it their results.
 
     Args:
-        config: how to search, and how long. Trials of earlier starts count.
-        overrides: of the task, the searched ones included.
-        folder, settings: as `open_study`; the settings are noted with the first result.
-        objective: the metric.
-        read: returns the metrics of a job so far, each by step.
+        config: the sampler and the number of trials; trials of earlier starts count.
+        overrides: of the entry point's settings, including the swept ones.
+        folder, settings: see `open_study`; the study stores `settings` with its first result.
+        objective: the metric to optimize.
+        read: returns the metrics of a job so far: name -> step -> value.
         say: prints a line.
     """
 
@@ -147,12 +147,12 @@ class Search:
         self._is_exhausted = False
         self._study = open_study(config, folder, settings)
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            say(f"trial {trial.number}: its process has ended: queued again")
+            say(f"trial {trial.number}: its process was killed: queued again")
             self._queue_again(trial)
 
     @property
     def jobs(self) -> dict[str, JobRecord]:
-        """What has become of the trials, by the names of their jobs."""
+        """The records of the trials, by the names of their jobs."""
         records = {}
         for trial in self._study.get_trials(deepcopy=False):
             values = trial.params or trial.user_attrs.get(VALUES, {})
@@ -166,7 +166,7 @@ class Search:
 
     @property
     def ends(self) -> list[JobRecord]:
-        """The trials that have ended; those that were stopped may be more than are asked for."""
+        """The trials that have ended. Stopped ones are left out, because they will run again."""
         return [record for record in self.jobs.values() if record.state != "stopped"]
 
     @property
@@ -178,8 +178,8 @@ class Search:
         return [t.params for t in trials if _counts(t) and t.state != TrialState.WAITING]
 
     def next(self) -> Job | None:
-        """Return the job of the next trial, or None when as many as asked for have begun, or there
-        are no other values to try.
+        """Return the job of the next trial. None if all `n_trials` have started, or no untried
+        values are left.
         """
         for repeats in range(_MOST_REPEATS):
             tried = self._tried()
@@ -196,26 +196,26 @@ class Search:
                 return suggested
             self._study.tell(trial, state=TrialState.FAIL)
         self._is_exhausted = True
-        self._say("there are no other values to try: the search ends")
+        self._say("all values have been tried: the study ends")
         return None
 
     def _job(self, values: Mapping[str, Any]) -> Job:
         return job(self._overrides, {key: _text(values[key]) for key in self._space})
 
     def _queue_again(self, trial: Trial | FrozenTrial) -> None:
-        """Let the next trial take the parameters of one that was not finished."""
+        """Make the next trial use the values of an unfinished one."""
         is_whole = trial.params.keys() == self._space.keys()
         values = trial.params if is_whole else trial.user_attrs.get(VALUES)
-        if values is not None:  # First, so that they are not lost if this process is killed now.
+        if values is not None:  # Before `tell`: a kill in between must not lose the values.
             self._study.enqueue_trial(values, user_attrs={VALUES: values})
         self._study.tell(trial.number, state=TrialState.FAIL)
 
     def ended(self, job: Job, code: int) -> None:
-        """Tell Optuna the result of a job. One that was stopped is queued again, and so is one that
-        failed, up to three times: a full disk or a lost node may be another one next time.
+        """Tell Optuna the result of a job. A stopped job is queued again. So is a failed one until
+        its third failure, because the cause, a full disk perhaps, may have passed.
 
         Raises:
-            ConfigError: the job has no metric with the name of the objective.
+            ConfigError: the job did not measure the objective.
         """
         trial, metrics = self._at_work.pop(job.name), self._read(job.name)
         found = metrics.get(self._objective)
@@ -224,8 +224,8 @@ class Search:
         if code == 0 and metrics and not found and SETTINGS not in self._study.user_attrs:
             self._queue_again(trial)
             raise ConfigError(
-                f"hydra.sweeper.objective={shown(self._objective)}: there is no such metric; "
-                f"measured: {', '.join(metrics)}{did_you_mean(self._objective, metrics)}"
+                f"hydra.sweeper.objective={shown(self._objective)} was not measured; accepted: "
+                f"{', '.join(metrics)}{did_you_mean(self._objective, metrics)}"
             )
         last = found[max(found)] if found else math.nan
         if code == 0 and math.isfinite(last):
@@ -242,20 +242,22 @@ class Search:
         else:
             trial.set_user_attr(EXIT_CODE, code)
             self._study.tell(trial, state=TrialState.FAIL)
-            why = f"with exit code {code}" if code else f"for it ends without {self._objective}"
+            why = f"with exit code {code}" if code else f"because it has no {self._objective}"
             how = f"failed {why}, see logs/{job.name}.log"
         self._say(f"trial {trial.number}: {job.name}: {how}")
 
 
 def _counts(trial: FrozenTrial) -> bool:
-    """Return whether a trial is one of those asked for; not so a repetition, or one that was
-    stopped, which another trial goes on with.
+    """Return whether a trial counts as one of `n_trials`. Repeated values do not count, nor does a
+    stopped trial, whose values another trial takes over.
     """
     return trial.state != TrialState.FAIL or EXIT_CODE in trial.user_attrs
 
 
 def _sampler(config: SamplerConfig, kind: Sampler, drawn: int) -> optuna.samplers.BaseSampler:
-    """Return a sampler for the next trial after `drawn` ones, on which alone its draws depend."""
+    """Return the sampler for the next trial. Its draws depend only on the seed and on `drawn`, the
+    number of trials so far.
+    """
     seed = None
     if config.seed is not None:
         seed = int(SeedSequence((config.seed, drawn)).generate_state(1)[0])
