@@ -81,9 +81,7 @@ def main(overrides: list[str]) -> None:
 
 
 def train(start: Start) -> None:
-    """Load torch, and let the ranks take over what rank 0 has found; then build the run's parts and
-    train.
-    """
+    """Load torch, send the findings of rank 0 to all ranks, and train."""
     with delay_sigterm():  # An exception amid this import would abort the process.
         import torch  # noqa: F401
 

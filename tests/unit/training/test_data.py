@@ -101,7 +101,7 @@ def test_a_batch_that_never_fills_is_a_mistake(sudoku_data: Path, settings: list
 
 def test_ranks_with_other_data_are_named() -> None:
     ranks: Any = SimpleNamespace(differing=lambda own: [1, 3])
-    with pytest.raises(DatasetError, match="the data of rank 1, 3 are not those of rank 0"):
+    with pytest.raises(DatasetError, match="rank 1, 3 read other data than rank 0"):
         require_same_data("a", ranks)
     ranks.differing = lambda own: []
     require_same_data("a", ranks)
