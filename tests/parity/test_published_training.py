@@ -1,7 +1,7 @@
 """A run of the published trainer, with its learning rate schedule, step by step.
 
 The training set of `published_format/data` holds one example and the batch size is 1, so each batch
-is that example and sampling has no say.
+is that example, however it is drawn.
 """
 
 import json
@@ -41,7 +41,7 @@ def metadata() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def example(metadata: dict[str, Any]) -> Examples:
-    """The one training example as a batch."""
+    """Return the only training example as a batch."""
     arrays = {
         name: np.load(FOLDER / f"data/train/all__{name}.npy").astype(np.int32)
         for name in ("inputs", "labels", "puzzle_identifiers")

@@ -1,4 +1,4 @@
-"""What a lattice draws."""
+"""The random draws of a lattice."""
 
 from typing import Any
 
