@@ -132,7 +132,7 @@ class ACT(nn.Module):
 
         Args:
             offered: the next batch; halted slots take their row of it, the others discard it.
-            drawn: None: every slot may halt at any step, and techniques that draw do not act.
+            drawn: None: slots may halt at any step, and techniques that need `drawn` do not act.
         Returns:
             the new carry (detached) and the outputs of the heads; in training also the outputs of
             `look_ahead`, if q_continue is learned.
@@ -166,7 +166,7 @@ class ACT(nn.Module):
         return ACTCarry(latents, steps, steps >= self.halt_max_steps, examples), answer
 
     def _take_examples(self, carry: ACTCarry, offered: Examples) -> tuple[Tensor, Examples]:
-        """Count this step for each slot and give new examples to halted slots; return both."""
+        """Return the slots' step counts, this step included, and their old or new examples."""
         new, kept = carry.halted, carry.examples
         examples = {name: choose_rows(new, offered[name], kept[name]) for name in kept}
         return torch.where(new, 0, carry.steps) + 1, examples

@@ -153,13 +153,12 @@ class Recurrence(nn.Module):
             self.register_buffer(f"{name}_init", start)
 
     def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
-        """Return the latents after an ACT step.
+        """Return the latents after an ACT step. With `mlp_t` inputs are views of [T, B, D].
 
         Args:
             latents: z_H, z_L or one of them, [B, T, D] each, without gradients.
             injected: the embedded puzzle, [B, T, D].
             rotary: cos and sin [T, K] for pos_encodings=rope, else None.
-        With `mlp_t` latents and injected are views of [T, B, D].
         """
         raise NotImplementedError
 

@@ -97,7 +97,7 @@ class Chain:
     """The guesses of a chain, for going back at a contradiction.
 
     Attributes:
-        begins_with: bool [S, V], the candidates for the chain's next begin.
+        begins_with: bool [S, V], the candidates when the chain begins or begins again.
         caution: its initial caution plus its restarts. A restart without a guess left means that a
             right candidate was struck, so higher caution strikes less.
     """

@@ -22,7 +22,7 @@ from models.losses import IGNORE_LABEL_ID, CrossEntropy
 Examples = dict[str, Tensor]
 # Outputs of the heads by name: `logits`, `q_halt_logits`, ..., each with B rows.
 Outputs = dict[str, Tensor]
-# The logit of a token that is never predicted; finite, so that losses and gradients are.
+# The logit of a token that is never predicted; finite, to keep losses and gradients finite.
 NEVER = -1e9
 
 
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
 
     @property
     def cells(self) -> Tensor:
-        """[B, S, D]."""
+        """The states of the cells, [B, S, D]."""
         return self.states[:, self.num_prefix :] if self.num_prefix else self.states
 
     @property
@@ -46,12 +46,12 @@ class Answer(NamedTuple):
 
     @property
     def first(self) -> Tensor:
-        """[B, D]."""
+        """The state of the first position, [B, D]."""
         return self.states[:, 0]
 
 
 class Targets(NamedTuple):
-    """The targets of the heads."""
+    """The labels of a batch, compared with its predicted tokens."""
 
     examples: Examples
     labelled: Tensor  # bool [B, S], cells that have a label
