@@ -24,8 +24,8 @@ _FLASH_ATTENTION = {
     "fa3": ("flash_attn_interface", "build the hopper/ folder of the flash-attention repository"),
     "fa4": ("flash_attn.cute", "pip install flash-attn-4"),
 }
-_TORCH_S_OWN = "arch.attention=auto (evaluate.py: arch_overrides.attention=auto)"
-# Kernels by backend. `require_backend` imports them before a compiled graph, which cannot, runs.
+_AUTO_SETTING = "arch.attention=auto (evaluate.py: arch_overrides.attention=auto)"
+# Kernels by backend, imported by `require_backend`, because a compiled graph cannot import.
 _LOADED: dict[str, Callable[..., Tensor]] = {}
 
 
@@ -313,10 +313,10 @@ def require_backend(backend: str, device: torch.device) -> None:
     except (ImportError, AttributeError, OSError):
         raise ConfigError(
             f"{asked} and the package {module}, which is missing or does not import: {install}; "
-            f"or use {_TORCH_S_OWN}"
+            f"or use {_AUTO_SETTING}"
         ) from None
     if device.type != "cuda":
-        raise ConfigError(f"{asked}, this run is on {device.type}; use {_TORCH_S_OWN}")
+        raise ConfigError(f"{asked}, this run is on {device.type}; use {_AUTO_SETTING}")
 
 
 def attend(
@@ -365,7 +365,7 @@ class Attention(nn.Module):
         super().__init__()
         if bias is not None and backend not in BACKENDS_WITH_BIAS:
             raise ConfigError(
-                f"arch.attention={backend} takes no arch.attention_bias; use {_TORCH_S_OWN}"
+                f"arch.attention={backend} takes no arch.attention_bias; use {_AUTO_SETTING}"
             )
         self.num_heads, self.backend = num_heads, backend
         self.qkv_proj = CastedLinear(hidden_size, 3 * hidden_size)

@@ -22,7 +22,7 @@ class DampedNoise(Technique):
     former: ClassVar = {"damping": Former("damping", 1.0), "noise": Former("noise", 0.0)}
 
     damping: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 0.95
-    """share of the new value in each update of a latent; the rest stays"""
+    """share of the new value in each update of a latent; lower: slower changes; 1: no damping"""
     noise: NonNegativeFloat = 0.01
     """standard deviation of the noise that each update adds"""
 

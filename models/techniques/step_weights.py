@@ -18,7 +18,7 @@ class StepWeights(Technique):
     former: ClassVar = {"loss.step_decay": Former("decay", 1.0)}
 
     decay: Annotated[float, Field(strict=True, gt=0.0, lt=1.0)] = 0.7
-    """factor on a puzzle's losses from one ACT step to the next"""
+    """factor on a puzzle's losses from one ACT step to the next; lower: late steps count less"""
 
     def weighed(self, losses: "Tensor", steps: "Tensor", most: int) -> "Tensor":
         """Weight losses so that the mean weight over all steps is 1 (in the paper: the sum)."""

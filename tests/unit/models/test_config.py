@@ -48,7 +48,10 @@ def test_the_default_is_the_published_model() -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"no_ACT_continue": True}, "sparse_look_ahead: with no_ACT_continue=true q_continue is not"),
+        (
+            {"no_ACT_continue": True},
+            "sparse_look_ahead: with no_ACT_continue=true q_continue is not",
+        ),
         ({"heads": {"q": None}}, "sparse_look_ahead: with heads.q=null q_continue is not learned"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_model_starts_as_without_it_and_learns_it(name: str) -> None:
     torch.testing.assert_close(output.outputs["logits"], expected.outputs["logits"])
     output.loss.backward()
     gradients = {key: p.grad for key, p in biased.named_parameters() if key in more}
-    # One gradient for each block. Position 0 is no cell, so the answer depends on all ways.
+    # One gradient for each block; the answer at position 0, no cell, depends on all of it.
     for gradient in gradients.values():
         assert isinstance(gradient, Tensor)
         assert (gradient != 0).all()
