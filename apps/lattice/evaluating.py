@@ -61,7 +61,7 @@ def search(
         untrained = build_model(arch, job.facts).to(ranks.device)
         searchers["untrained"] = (prepared(untrained), untrained, settings.control)
     ledger = Ledger(ledger_prefix(job), search_key(job, arch), ranks)
-    figures, by_model = list[SearchScores](), dict[str, list[SearchResult]]()
+    scores, by_model = list[SearchScores](), dict[str, list[SearchResult]]()
     for who, (step, searched, number) in searchers.items():
         puzzles = {name: rows_of(job.dataset, name, number) for name in job.dataset.sets}
         one = Search(step, searched.eval(), arch, ranks, settings, config.seed)
@@ -69,8 +69,8 @@ def search(
         if who == "model":
             by_model = found
         for name, rows in found.items():
-            figures += figures_of(name, who, rows, puzzles[name].labels)
-    return partial(report, figures, by_model, job)
+            scores += scores_of(name, who, rows, puzzles[name].labels)
+    return partial(report, scores, by_model, job)
 
 
 def search_key(job: Job, arch: LatticeConfig) -> str:
@@ -94,7 +94,7 @@ def rows_of(dataset: PuzzleDataset, set_name: str, number: int | None) -> Batch:
 
 
 def report(
-    figures: Sequence[SearchScores],
+    scores: Sequence[SearchScores],
     found: Mapping[str, Sequence[SearchResult]],
     job: Job,
     facts: dict[str, Any],
@@ -102,9 +102,9 @@ def report(
 ) -> None:
     """Write the scores of a search as JSON, and its records if asked for; print a table."""
     settings = job.config.search.model_dump()
-    content = facts | {"search": settings, "searchers": table.plain(figures)}
+    content = facts | {"search": settings, "searchers": table.plain(scores)}
     files = records_of_search(found, job) if job.config.save_records else {}
-    publish(job, content, files, as_text(figures), f"{seconds:.1f} s")
+    publish(job, content, files, as_text(scores), f"{seconds:.1f} s")
     for path in job.output.parent.glob(f"{ledger_prefix(job).name}.*.jsonl"):
         path.unlink(missing_ok=True)  # The result is written.
 
@@ -128,7 +128,7 @@ def records_of_search(found: Mapping[str, Sequence[SearchResult]], job: Job) -> 
     return records(job, lines, answers.finish(lambda own: [own]))
 
 
-def figures_of(
+def scores_of(
     set_name: str, searcher: str, found: Sequence[SearchResult], labels: np.ndarray
 ) -> list[SearchScores]:
     """Compare the results with the labels, tokens [N, S] by row. Return [] if no row has labels."""
@@ -142,7 +142,7 @@ def figures_of(
     labels = labels[[one.row for one in found]]
     has_answer, right = _compared([one.answer for one in found], labels)
     calls = np.array([one.calls for one in found])
-    figures = SearchScores(
+    scores = SearchScores(
         set_name=set_name,
         searcher=searcher,
         num_puzzles=len(found),
@@ -154,7 +154,7 @@ def figures_of(
         solved_within=_solved_by_calls(calls, right),
         seconds=float(np.mean([one.seconds for one in found])),
     )
-    return [figures]
+    return [scores]
 
 
 def _solved_by_calls(calls: np.ndarray, right: np.ndarray) -> dict[int, float]:
@@ -195,11 +195,11 @@ def _compared(
     return np.array([answer is not None for answer in answers], bool), np.array(right, bool)
 
 
-def as_text(figures: Sequence[SearchScores]) -> str:
+def as_text(scores: Sequence[SearchScores]) -> str:
     """Return a table with a line for each set and searcher, shares with 95 % intervals."""
     names = ("solved", "wrong", "abstained", "at_once")
     lines = []
-    for one in figures:
+    for one in scores:
         shares = [getattr(one, name) for name in names]
         counts = [f"{value:,.0f}" for value in one.calls]
         place = [one.set_name, one.searcher, one.num_puzzles]
@@ -209,7 +209,7 @@ def as_text(figures: Sequence[SearchScores]) -> str:
     within = [
         f"{one.set_name}, {one.searcher}: share solved by number of calls: "
         + ", ".join(f"{bound} {share:.3f}" for bound, share in one.solved_within.items())
-        for one in figures
+        for one in scores
         if one.searcher == "model"
     ]
     return "\n".join((table.as_text(header, lines, explained), *within))

@@ -15,15 +15,15 @@ class RoundText(NamedTuple):
     """A round of a chain in words."""
 
     left: str  # the open cells and candidates
-    struck: list[str]  # a line for each struck cell
+    struck: list[str]  # a line for each cell decided by striking, and one for the rest
     ending: str  # guess, decision or contradiction; "" for none of them
 
 
 def describe_chain(rounds: Sequence[Round], chain: int) -> Iterator[str]:
     """Yield lines that describe each round of a chain, until the chain is done."""
-    for number, told in enumerate(describe_rounds(rounds, chain), start=1):
-        yield f"round {number}: {told.left}"
-        yield from (f"  {line}" for line in (*told.struck, told.ending) if line)
+    for number, text in enumerate(describe_rounds(rounds, chain), start=1):
+        yield f"round {number}: {text.left}"
+        yield from (f"  {line}" for line in (*text.struck, text.ending) if line)
 
 
 def describe_rounds(rounds: Sequence[Round], chain: int) -> Iterator[RoundText]:

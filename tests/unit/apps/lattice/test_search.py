@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from apps.lattice.config import LatticeConfig
-from apps.lattice.evaluating import as_text, figures_of
+from apps.lattice.evaluating import as_text, scores_of
 from apps.lattice.model import CONTRADICTION
 from apps.lattice.narration import describe_chain
 from apps.lattice.search import Chain, Ledger, Round, Search, SearchResult, search_sets
@@ -240,8 +240,8 @@ def test_figures_tell_solved_wrong_and_abstained_apart() -> None:
         SearchResult(2, at_once=labels[0], answer=labels[3], calls=100, seconds=3.0),
         SearchResult(3, at_once=labels[3], calls=400, seconds=6.0),
     ]
-    (figures,) = figures_of("all", "model", found, labels)
-    assert figures_of("all", "model", found, np.full((4, 2), -100)) == []
+    (figures,) = scores_of("all", "model", found, labels)
+    assert scores_of("all", "model", found, np.full((4, 2), -100)) == []
     shares = [figures.solved, figures.wrong, figures.abstained]
     assert [share.value for share in shares] == [0.5, 0.25, 0.25]
     assert figures.at_once is not None
