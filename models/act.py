@@ -1,8 +1,8 @@
 """One ACT step and its losses (arXiv:2506.21734, "Adaptive computational time").
 
-Every slot of the batch works on its own example until it halts; then it takes the one offered next.
-One call is one ACT step for all slots, so that shapes never change and nothing depends on tensor
-values in Python. Sums are over the batch; the trainer divides by the global batch size.
+Each slot of the batch works on one example until it halts; then it takes the next one offered. One
+call is one ACT step for all slots: shapes never change, and no Python branch depends on tensor
+values. Sums are over the batch; the trainer divides them by the global batch size.
 """
 
 import math
@@ -22,11 +22,12 @@ from models.layers import CastedSparseEmbedding
 from models.recurrence import Latents, Recurrence
 from runtime.streams import Address, Stream
 
-# Metrics that come first, in this order.
+# Metrics that are reported first, in this order.
 COUNTED_METRICS = ("accuracy", "exact_accuracy", "q_halt_accuracy", "steps")
 
-# The random numbers of a step, by name: `min_steps`, int32 [B], before which no slot halts early,
-# and what techniques and the architecture draw. They depend on (seed, step, row) alone.
+# The random numbers of a training step by name: `min_steps`, int32 [B], the step before which a
+# slot must not halt early, and the draws of techniques and of the architecture. They depend only on
+# (seed, step, row).
 Drawn = dict[str, Tensor]
 
 
@@ -37,21 +38,21 @@ def choose_rows(where: Tensor, chosen: Tensor, others: Tensor) -> Tensor:
 
 @dataclass
 class ACTCarry:
-    """State between two ACT steps."""
+    """The state between two ACT steps."""
 
     inner: Latents
     steps: Tensor  # int32 [B], ACT steps spent on the present example
     halted: Tensor  # bool [B], the slot takes a new example at the next step
-    examples: Examples  # those being worked on
+    examples: Examples  # the present example of each slot
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors by name, row by row the slots; what a checkpoint keeps."""
+        """Return all tensors by name, one row for each slot, as a checkpoint stores them."""
         named = self.inner | {"steps": self.steps, "halted": self.halted}
         return named | {f"examples.{name}": value for name, value in self.examples.items()}
 
     @staticmethod
     def from_tensors(tensors: dict[str, Tensor]) -> "ACTCarry":
-        """Rebuild a carry from what `tensors` returned."""
+        """Rebuild a carry from the result of `tensors`."""
         inner = {name: value for name, value in tensors.items() if name.startswith("z_")}
         prefix = "examples."
         named = {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
@@ -59,8 +60,8 @@ class ACTCarry:
 
 
 def min_halt_steps(at: Address, probability: float, halt_max_steps: int) -> np.ndarray:
-    """Draw the number of ACT steps, int32 [num_rows], before which each row of the global batch
-    must not halt early: with `probability` a uniform one in [2, halt_max_steps], otherwise 0.
+    """Draw the ACT step, int32 [num_rows], before which each row of the global batch must not halt
+    early: with `probability` uniform in [2, halt_max_steps], otherwise 0.
     """
     if halt_max_steps < 2:
         return np.zeros(at.num_rows, np.int32)
@@ -70,10 +71,10 @@ def min_halt_steps(at: Address, probability: float, halt_max_steps: int) -> np.n
 
 
 class Judged(NamedTuple):
-    """What heads say of an answer."""
+    """The losses and metrics of an answer."""
 
-    losses: dict[str, Tensor]  # of each row, in nats, [B] by name
-    metrics: dict[str, Tensor]  # of each row, [B] by name
+    losses: dict[str, Tensor]  # [B] by name, in nats
+    metrics: dict[str, Tensor]  # [B] by name
     labelled: Tensor  # bool [B], rows that have labels
     outputs: Outputs
 
@@ -83,9 +84,9 @@ class ACT(nn.Module):
 
     Attributes:
         halt_max_steps: ACT steps after which a slot halts in any case.
-        halting_head: name of the head that says when a slot may halt early, if there is one.
-        rule: its rule; None: every slot takes all steps.
-        learns_continue: whether q_continue is learned, from a target that `look_ahead` gives.
+        halting_head: name of the head that lets a slot halt early; None if there is none.
+        rule: the rule of that head; None: every slot takes all steps.
+        learns_continue: whether q_continue is learned, from the target of `look_ahead`.
     """
 
     def __init__(self, inner: Recurrence, config: RecurrenceConfig) -> None:
@@ -101,11 +102,11 @@ class ACT(nn.Module):
 
     @property
     def eval_max_steps(self) -> int:
-        """ACT steps of each example in evaluations."""
+        """ACT steps that each example takes in evaluations."""
         return self.halt_max_steps
 
     def initial_carry(self, examples: Examples) -> ACTCarry:
-        """Return a carry whose slots have all halted: the first step takes all that is offered."""
+        """Return a carry with all slots halted, so that the first step takes all new examples."""
         B, device = examples["inputs"].shape[0], examples["inputs"].device
         if ROW_KEYS in examples:
             self.inner.noise_table = noise_table(device)
@@ -117,7 +118,7 @@ class ACT(nn.Module):
         )
 
     def draw(self, at: Address) -> dict[str, np.ndarray]:
-        """Draw what a training step needs, [parts, ...] by name: see `Drawn`."""
+        """Draw the random numbers of a training step, [parts, ...] by name: see `Drawn`."""
         least = min_halt_steps(at, self.halt_exploration_prob, self.halt_max_steps)
         drawn = {"min_steps": at.parts(least[at.own.start : at.own.stop])}
         for technique in self.at_draw:
@@ -131,11 +132,10 @@ class ACT(nn.Module):
 
         Args:
             offered: the next batch; halted slots take their row of it, the others discard it.
-            drawn: None: every slot may halt at any step, and techniques that need what was drawn
-                do not act.
+            drawn: None: slots may halt at any step, and techniques that need `drawn` do not act.
         Returns:
-            the new carry (detached); what the heads predict at this step, and in training, where
-            q_continue is learned, what `look_ahead` gives.
+            the new carry (detached) and the outputs of the heads; in training also the outputs of
+            `look_ahead`, if q_continue is learned.
         """
         carry, answer = self.think(carry, offered, drawn)
         outputs = self.inner.read(answer, carry.examples)
@@ -154,10 +154,10 @@ class ACT(nn.Module):
     def think(
         self, carry: ACTCarry, offered: Examples, drawn: Drawn | None = None
     ) -> tuple[ACTCarry, Tensor]:
-        """Run one ACT step as `forward` does and read no head. Return the new carry, halted where a
-        slot has taken all its steps, and the answer's states [B, T, D], with gradients.
+        """Run one ACT step like `forward`, without the heads. Return the new carry and the answer's
+        states [B, T, D], with gradients. Slots that have taken all their steps are halted.
         """
-        steps, examples = self._taken(carry, offered)
+        steps, examples = self._take_examples(carry, offered)
         self.inner.draw_by(examples.get(ROW_KEYS), steps)
         latents = self.inner.reset_carry(carry.halted, carry.inner)
         for technique in self.at_beginnings:
@@ -165,14 +165,14 @@ class ACT(nn.Module):
         latents, answer = self.inner(latents, examples)
         return ACTCarry(latents, steps, steps >= self.halt_max_steps, examples), answer
 
-    def _taken(self, carry: ACTCarry, offered: Examples) -> tuple[Tensor, Examples]:
-        """Return each slot's steps after this one, and its example; halted ones take a new one."""
+    def _take_examples(self, carry: ACTCarry, offered: Examples) -> tuple[Tensor, Examples]:
+        """Return the slots' step counts, this step included, and their old or new examples."""
         new, kept = carry.halted, carry.examples
         examples = {name: choose_rows(new, offered[name], kept[name]) for name in kept}
         return torch.where(new, 0, carry.steps) + 1, examples
 
     def judge(self, heads: Iterable[Head], carry: ACTCarry, outputs: Outputs) -> Judged:
-        """Let heads compare what they predicted with the examples of a carry."""
+        """Let `heads` compare their outputs with the examples of a carry."""
         targets = Targets.of(carry.examples, outputs["logits"])
         losses, metrics = {}, {"steps": carry.steps}
         for head in heads:
@@ -182,12 +182,12 @@ class ACT(nn.Module):
         return Judged(losses, metrics, targets.labelled.any(-1), outputs)
 
     def answer_of(self, carry: ACTCarry) -> Tensor:
-        """Return the answer's states [B, T, D] in a carry: its first latent."""
+        """Return the answer's states [B, T, D], the first latent of a carry."""
         return carry.inner[self.inner.latents[0]]
 
     def halts(self, carry: ACTCarry) -> Tensor:
-        """Return bool [B], which slots are done after a step of `think`: all steps taken, or the
-        halting head says so, by the rule of training without its exploration.
+        """Return bool [B], the slots that are done after a step of `think`: they have taken all
+        steps, or the halting head stops them, as in training but without exploration.
         """
         if self.halting_head is None:
             return carry.halted
@@ -197,7 +197,7 @@ class ACT(nn.Module):
 
     @torch.no_grad()
     def wants_to_halt(self, outputs: Outputs) -> Tensor:
-        """Return bool [B], whether a head would halt each slot; false if no head can halt."""
+        """Return bool [B], the slots that the halting head would halt; none without such a head."""
         if self.rule is None:
             return torch.zeros_like(outputs["q_halt_logits"], dtype=torch.bool)
         return self.rule.wants_to_halt(outputs)
@@ -205,11 +205,11 @@ class ACT(nn.Module):
     def look_ahead(
         self, latents: Latents, examples: Examples, last_step: Tensor, rows: Tensor | None = None
     ) -> Outputs:
-        """Return `target_q_continue`, [B]. If only some rows look ahead (int64 [n]), also
-        `weight_q_continue`, [B], which the loss is multiplied by: B / n of these rows, 0 of others.
+        """Return `target_q_continue`, [B]. If only some `rows` (int64 [n]) look ahead, also return
+        `weight_q_continue`, [B], a factor on their loss: B / n for them, 0 for all others.
 
         Args:
-            last_step: bool [B], slots that could only halt then.
+            last_step: bool [B], slots at their last step, whose only choice is to halt.
         """
         if rows is None:
             return {"target_q_continue": self.target_of_continue(latents, examples, last_step)}
@@ -227,23 +227,25 @@ class ACT(nn.Module):
 
 
 class LossOutput(NamedTuple):
-    """What a step gives the trainer."""
+    """The results of a step for the trainer."""
 
     carry: ACTCarry
     loss: Tensor  # sum over the sequences, to be divided by the global batch size
     metrics: dict[str, Tensor]  # sums over the batch, 0-dim, by `ACTLossHead.metric_names`
     rows: dict[str, Tensor]  # the same for each row, float32 [B]
-    outputs: Outputs  # what the heads predict, and the target of q_continue in training
+    outputs: Outputs  # of the heads; in training also the target of q_continue
 
 
 class ACTLossHead(nn.Module):
-    """A model, `model` (the first part of every checkpoint key), with its losses.
+    """A model with its losses. Its attribute `model` is the first part of every checkpoint key.
 
     Attributes:
-        heads: those that are measured, by name.
-        loss_names: names of the losses, in the order in which they are summed.
-        counted_metrics: names of the metrics that count only at sequences that halted and have
-            labels; they are reported as a share of `count`.
+        heads: the measured heads by name.
+        loss_names: names of the losses, in the order of their sum.
+        counted_metrics: names of the metrics that count only sequences that halted and have labels;
+            they are reported as a share of `count`.
+        metric_names: names of `LossOutput.metrics` in training; evaluations lack `q_continue_loss`.
+        confidence_output: name of the output with the confidence in each cell, logits [B, S].
     """
 
     def __init__(self, model: ACT, config: ACTLossConfig) -> None:
@@ -251,36 +253,27 @@ class ACTLossHead(nn.Module):
         self.model, self.config = model, config
         self._measure_heads(model.inner.heads)
         self.at_losses = model.inner.techniques.acting("weighed")
-        # Learned weighting: s of exp(-s) * loss + s, 0 at the start, so that it starts as fixed.
-        if config.weighting == "uncertainty":
-            self.log_variances = nn.ParameterDict(
-                {name: nn.Parameter(torch.zeros(())) for name in self.loss_names}
-            )
+        # Learned weighting: exp(-s) * loss + s. s starts at 0, so it starts like fixed weights.
+        learned = self.loss_names if config.weighting == "uncertainty" else ()
+        self.log_variances = nn.ParameterDict({n: nn.Parameter(torch.zeros(())) for n in learned})
 
     def _measure_heads(self, heads: Mapping[str, Head]) -> None:
-        # Names are settled here: a compiled step cannot ask a schema for its fields.
+        # Collect the names now: a compiled step cannot ask a schema for its fields.
         self.heads = dict(heads)
         losses = {name for head in heads.values() for name in head.loss_names}
         self.loss_names = tuple(name for name in LossWeights.model_fields if name in losses)
         metrics = ["steps", *(name for head in heads.values() for name in head.metric_names)]
         first = [name for name in COUNTED_METRICS if name in metrics]
         self.counted_metrics = (*first, *(name for name in metrics if name not in first))
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """Names of `LossOutput.metrics` in training; an evaluation has no `q_continue_loss`."""
-        return ("count", *self.counted_metrics, *(f"{name}_loss" for name in self.loss_names))
+        losses = [f"{name}_loss" for name in self.loss_names]
+        self.metric_names = ("count", *self.counted_metrics, *losses)
+        sure = (f"{name}_logits" for name, head in heads.items() if head.gives_confidence)
+        self.confidence_output = next(sure, None)
 
     @property
     def halting_head(self) -> str | None:
-        """The head that says when a puzzle is done, such as `q_head`."""
+        """Name of the head that decides when a puzzle is done, like `q_head`."""
         return self.model.halting_head
-
-    @property
-    def confidence_output(self) -> str | None:
-        """The output that says how sure the model is of each cell, logits [B, S]."""
-        names = (name for name, head in self.heads.items() if head.gives_confidence)
-        return next((f"{name}_logits" for name in names), None)
 
     @property
     def puzzle_embedding(self) -> CastedSparseEmbedding | None:
@@ -291,17 +284,17 @@ class ACTLossHead(nn.Module):
         return self.model.inner.lm_head.log_probs(logits)
 
     def leave_unmeasured(self, names: Iterable[str]) -> None:
-        """Give neither loss nor metrics of these auxiliary heads, of which data say nothing."""
+        """Leave out loss and metrics of auxiliary heads whose targets the data lack."""
         left_out = set(names)
         self._measure_heads({n: head for n, head in self.heads.items() if n not in left_out})
 
     def prepare(self, batch_size: int) -> None:
-        """Make room for training with `batch_size` rows on this rank; evaluation needs none."""
+        """Allocate memory to train with `batch_size` rows on this rank; not needed to evaluate."""
         if self.puzzle_embedding is not None:
             self.puzzle_embedding.prepare(batch_size)
 
     def initial_carry(self, examples: Examples) -> ACTCarry:
-        """Return the carry to begin with, see `ACT.initial_carry`."""
+        """Return the initial carry, see `ACT.initial_carry`."""
         return self.model.initial_carry(examples)
 
     def forward(
@@ -312,16 +305,14 @@ class ACTLossHead(nn.Module):
         *,
         measured: bool = True,
     ) -> LossOutput:
-        """Run one ACT step as `ACT.forward` does and measure it; if not `measured`, no head is
-        read, and `measure` can follow later.
-        """
+        """Run one ACT step like `ACT.forward` and measure it, unless measured=False."""
         if not measured:
             carry, _ = self.model.think(carry, offered, drawn)
             return LossOutput(carry, torch.zeros((), device=carry.steps.device), {}, {}, {})
         return self._output(*self.model(carry, offered, drawn))
 
     def measure(self, carry: ACTCarry) -> LossOutput:
-        """Read the heads from the answer in a carry, and measure them as `forward` does."""
+        """Read the heads from the answer in a carry, and measure them like `forward`."""
         states = self.model.answer_of(carry)
         return self._output(carry, self.model.inner.read(states, carry.examples))
 
@@ -339,7 +330,7 @@ class ACTLossHead(nn.Module):
         return LossOutput(carry, sum(others, first), metrics, rows, judged.outputs)
 
     def _weighted(self, name: str, values: Tensor, steps: Tensor) -> Tensor:
-        """Return what a loss, [B], adds to the sum, 0-dim."""
+        """Return the weighted sum, 0-dim, of a loss [B]."""
         for technique in self.at_losses if self.training else ():
             values = technique.weighed(values, steps, self.model.halt_max_steps)
         total = values.sum()
@@ -350,9 +341,7 @@ class ACTLossHead(nn.Module):
         return total if weight == 1 else weight * total
 
     def learned_weights(self) -> dict[str, float]:
-        """Return the factor of each loss in the sum, where they are learned."""
-        if self.config.weighting == "fixed":
-            return {}
+        """Return the factor of each loss in the sum; nothing unless the factors are learned."""
         return {
             name: getattr(self.config.weights, name) * math.exp(-s.item())
             for name, s in self.log_variances.items()

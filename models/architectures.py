@@ -1,7 +1,6 @@
-"""The architectures that there are, by their own names and by those of the published trainers.
+"""All architectures, by our names and by those in published configurations. Imports no torch.
 
-Each is a folder with its settings, `config.py`, which registers it, and its model. Nothing here
-imports torch.
+Each is a folder with `config.py`, its settings and registration, and `model.py`.
 """
 
 from typing import Annotated
@@ -15,7 +14,7 @@ import_all("models", "*/config.py")
 import_all("apps", "*/config.py")
 rebuild_schemas()
 
-# How the published configurations call them.
+# Names in the published configurations.
 PUBLISHED_ARCHITECTURES = {
     "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1": "hrm",
     "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1": "hrm",
@@ -34,9 +33,8 @@ def _with_own_names(arch: object) -> object:
     loss = arch.get("loss")
     if isinstance(loss, dict) and isinstance(name := loss.get("name"), str):
         arch["loss"] = loss | {"name": PUBLISHED_LOSSES.get(name, name)}
-    if not isinstance(arch["name"], str):
-        return arch
-    arch["name"] = PUBLISHED_ARCHITECTURES.get(arch["name"], arch["name"])
+    if isinstance(name := arch["name"], str):
+        arch["name"] = PUBLISHED_ARCHITECTURES.get(name, name)
     return arch
 
 

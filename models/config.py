@@ -1,8 +1,7 @@
-"""Schemas of the architectures and their losses. Heads, techniques and attention biases are found
-here, in `models.heads`, `models.techniques` and `models.biases`.
+"""Base schemas of the architectures and their losses. Importing this module registers our heads,
+techniques and attention biases.
 
-Nothing here imports torch: a configuration is checked before torch is loaded. What the data set
-says is a fact, not a setting, and arrives as `DataFacts`.
+Imports no torch. Facts about the data set are not settings; they arrive as `DataFacts`.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
-from models.biases.base import ATTENTION_BIASES, require_data
+from models.biases.base import ATTENTION_BIASES
 from models.heads.config import HeadLoss, HeadsConfig
 from models.heads.schemas import AUXILIARY_HEADS, TOKEN_HEADS
 from models.technique import TechniquesConfig
+from runtime.errors import ConfigError
 from runtime.registry import NONE, NameOf, Registry, import_all, imported, rebuild_schemas
 from runtime.schema import (
     NonNegativeFloat,
@@ -32,7 +32,6 @@ AttentionBackend = Literal["auto", "math", "fa2", "fa3", "fa4"]
 BACKENDS_WITH_BIAS = ("auto", "math")
 """Attention backends that can add a bias to the scores."""
 
-
 OutputField = Literal[
     "inputs",
     "labels",
@@ -42,19 +41,19 @@ OutputField = Literal[
     "q_halt_logits",
     "q_continue_logits",
 ]
-"""What an ACT step reads and gives, as an evaluation saves it."""
+"""Inputs and outputs of an ACT step that an evaluation can save."""
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a model must know of a data set.
+    """The facts about a data set that shape a model.
 
     Attributes:
-        vocab_size: token ids (V).
+        vocab_size: number of tokens (V).
         seq_len: cells of a puzzle (S).
         num_puzzle_identifiers: rows of the puzzle embedding; identifier 0 is `<blank>`.
-        fields: the further labels of each cell by name: number of classes, number of channels or 0.
-        kind: of the puzzles, such as "sudoku"; None: not known. Records have none.
+        fields: further labels of each cell, by name: (number of classes, number of channels or 0).
+        kind: kind of puzzle, like "sudoku"; None if unknown, as in facts read from a record.
     """
 
     vocab_size: int
@@ -64,14 +63,14 @@ class DataFacts:
     kind: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as JSON-ready values; `fields` only where there are some, no `kind`."""
+        """Return the facts as values for JSON, without `kind` and without empty `fields`."""
         facts = asdict(self)
         del facts["kind"]
         declared = {name: list(shape) for name, shape in facts.pop("fields").items()}
         return facts | ({"fields": declared} if declared else {})
 
     def field(self, name: str, wanted_by: str) -> tuple[int, int]:
-        """Return classes and channels of a field, or raise ValueError if there is none."""
+        """Return the numbers of classes and channels of a field; ValueError if it is unknown."""
         if name in self.fields:
             return self.fields[name]
         raise ValueError(
@@ -81,14 +80,14 @@ class DataFacts:
 
 
 class LossWeights(Schema):
-    """What each loss weighs in the sum. Losses are summed, and reported, in this order."""
+    """The weight of each loss. Losses are summed, and reported, in this order."""
 
     lm: NonNegativeFloat = 1.0
     """tokens"""
     q_halt: NonNegativeFloat = 0.5
-    """Q, is the answer right?"""
+    """Q: is the answer right?"""
     q_continue: NonNegativeFloat = 0.5
-    """Q, how good will the answer be?"""
+    """Q: will the answer be right after more steps?"""
 
     @classmethod
     def further_fields(cls) -> dict[str, FieldInfo]:
@@ -102,56 +101,55 @@ class ACTLossConfig(Schema):
     """Cross entropy over the labelled cells plus the losses of the other heads (DESIGN "Loss")."""
 
     name: Literal["act"] = "act"
-    """how answers are judged"""
+    """loss of the tokens"""
     loss_type: Literal["stablemax_cross_entropy", "softmax_cross_entropy"] = (
         "stablemax_cross_entropy"
     )
-    """how logits become probabilities; published: by stablemax"""
+    """how logits become probabilities; published: stablemax"""
     label_smoothing: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.0
     """share of the target that is spread evenly over the vocabulary"""
     weights: LossWeights = Field(default_factory=LossWeights)
-    """factor of each loss in the sum"""
+    """factor on each loss in the sum"""
     weighting: Literal["fixed", "uncertainty"] = "fixed"
-    """uncertainty: times the weights exp(-s) * loss + s, s learned for each (arXiv:1705.07115)"""
+    """fixed: weight * loss; uncertainty: weight * (exp(-s) * loss + s), with a learned s for each
+    loss (arXiv:1705.07115)"""
 
 
 LOSSES = Registry("loss", ACTLossConfig, "act", "loss", "arch.loss")
-"""Behind each name stands a class that is made like `models.losses.CrossEntropy` and does the same.
-Its schema is an `ACTLossConfig`.
-"""
+"""A name loads a class with the interface of `models.losses.CrossEntropy`."""
 LOSSES.add("act", ACTLossConfig, imported("models.losses", "CrossEntropy"))
 
 
 class RecurrenceConfig(Schema):
-    """What all architectures share."""
+    """Settings that all architectures share."""
 
     if TYPE_CHECKING:
         name: Any
 
     # SwiGLU's inner width is rounded up to a multiple of this, as published.
     width_multiple: ClassVar[int] = 256
-    # Settings of its own that an evaluation may change, as fields that are null by default.
+    # The architecture's own settings that an evaluation may change, as fields with default null.
     overrides: ClassVar[dict[str, FieldInfo]] = {}
-    # Whether it guesses and finds contradictions, so that evaluations can search.
+    # Whether the model guesses and finds contradictions, so that evaluations can search with it.
     searches: ClassVar[bool] = False
-    # Why its chains cannot be told apart by noise, and what to use instead; "": they can.
+    # Why noise cannot make its chains differ, and what to use instead; "": noise can.
     takes_no_noise: ClassVar[str] = ""
 
     heads: HeadsConfig = Field(default_factory=HeadsConfig)
-    """what the model predicts"""
+    """the predictions of the model"""
     loss: Annotated[ACTLossConfig, LOSSES] = Field(default_factory=ACTLossConfig)
-    """what it is trained on"""
+    """the training loss"""
     techniques: TechniquesConfig = Field(default_factory=TechniquesConfig)
-    """what changes the loop of the papers: docs/options.md"""
+    """changes of the published training loop: docs/options.md"""
 
     hidden_size: Size = 512
     """width of the states (D)"""
     num_heads: Size = 8
     """attention heads (N); must divide hidden_size"""
     expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
-    """width of the SwiGLU, times hidden_size, before the factor 2/3 and rounding up to 256"""
+    """inner width of SwiGLU / hidden_size, before the factor 2/3 and rounding up to 256"""
     mlp_t: StrictBool = False
-    """mix the cells with a SwiGLU over the positions instead of attention"""
+    """true: mix the cells with a SwiGLU over the positions instead of attention"""
     rms_norm_eps: PositiveFloat = 1e-5
     """added to the mean square in RMS norms"""
 
@@ -169,11 +167,11 @@ class RecurrenceConfig(Schema):
     halt_exploration_prob: Probability = 0.1
     """share of the puzzles that must not halt before a random number of ACT steps"""
     no_ACT_continue: StrictBool = False
-    """learn no q_continue, and halt when q_halt > 0"""
+    """true: do not learn q_continue, and halt when q_halt > 0"""
     forward_dtype: ForwardDtype = "bfloat16"
-    """dtype of the states; take float32 on a CPU without bfloat16 in hardware"""
+    """dtype of the states; use float32 on a CPU without bfloat16 in hardware"""
     attention: AttentionBackend = "auto"
-    """kernel of the attention: torch's choice, plain products, or FlashAttention 2, 3 or 4"""
+    """attention kernel: torch's choice, plain products, or FlashAttention 2, 3 or 4"""
     attention_bias: Annotated[str, NameOf(ATTENTION_BIASES)] = NONE
 
     @model_validator(mode="after")
@@ -219,37 +217,41 @@ class RecurrenceConfig(Schema):
         return self
 
     def require_data(self, facts: DataFacts) -> None:
-        """Raise ConfigError if the model is not one for such puzzles."""
-        require_data(self.attention_bias, facts)
+        """Raise ConfigError if the model cannot be used for these data."""
+        if self.attention_bias != NONE:
+            try:
+                ATTENTION_BIASES[self.attention_bias].schema.require_data(facts)
+            except ValueError as error:
+                raise ConfigError(f"arch.attention_bias={self.attention_bias}: {error}") from None
 
     def search(self, *asked: Any) -> Any:
-        """Evaluate the model by search, if it `searches`; as the ways of `evaluation.measure`."""
+        """Evaluate by search, like the modes in `evaluation.measure`; only if it `searches`."""
         raise NotImplementedError
 
     @property
     def has_digits(self) -> bool:
-        """Whether there is a state for each digit in each cell."""
+        """Whether the model has a state for each digit in each cell."""
         return False
 
     def with_depth(self, steps: int) -> Self:
-        """Return the same with this many ACT steps for each puzzle in evaluations."""
+        """Return a copy with this many ACT steps for each puzzle in evaluations."""
         return self.model_copy(update={"halt_max_steps": steps})
 
     @property
     def rows_per_target(self) -> int:
-        """One row in this many has a target for q_continue."""
+        """One row in this many gets a target for q_continue."""
         return max((one.rows_per_target for one in self.techniques.active.values()), default=1)
 
     @property
     def num_prefix(self) -> int:
-        """Positions that the puzzle embedding takes in front of the cells (P)."""
+        """Positions of the puzzle embedding in front of the cells (P)."""
         if not self.puzzle_emb_ndim:
             return 0
         return self.puzzle_emb_len or -(-self.puzzle_emb_ndim // self.hidden_size)
 
 
 ARCHITECTURES = Registry("architecture", RecurrenceConfig, "hrm", "arch")
-"""Behind each name stands a `models.recurrence.Recurrence`, its schema is a `RecurrenceConfig`."""
+"""A name loads a `models.recurrence.Recurrence`."""
 
 import_all("models.biases", "*/config.py")
 import_all("models.techniques", "[!_]*.py")

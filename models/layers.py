@@ -1,6 +1,6 @@
-"""The layers all models share. Parameters are float32 and cast to the input's dtype in forward.
+"""The layers that all models share. Parameters are float32, cast to the input's dtype in forward.
 
-Attention stands behind one function, `attend`: no other code knows the kernels.
+All attention goes through `attend`; no other code knows the kernels.
 
 Shape letters: B batch, T positions, D hidden width, N heads, K head width.
 """
@@ -18,37 +18,37 @@ from torch import Tensor, nn
 from models.config import BACKENDS_WITH_BIAS
 from runtime.errors import ConfigError
 
-# Backend -> (module of `flash_attn_func`, how to install it): CUDA kernels on [B, T, N, K].
+# Backend -> (module of `flash_attn_func`, how to install it). CUDA kernels on [B, T, N, K].
 _FLASH_ATTENTION = {
     "fa2": ("flash_attn", "pip install flash-attn --no-build-isolation"),
     "fa3": ("flash_attn_interface", "build the hopper/ folder of the flash-attention repository"),
     "fa4": ("flash_attn.cute", "pip install flash-attn-4"),
 }
-_TORCH_S_OWN = "arch.attention=auto (evaluate.py: arch_overrides.attention=auto)"
-# Kernels by backend, put here by `require_backend`: a graph that is compiled cannot import.
+_AUTO_SETTING = "arch.attention=auto (evaluate.py: arch_overrides.attention=auto)"
+# Kernels by backend, imported by `require_backend`, because a compiled graph cannot import.
 _LOADED: dict[str, Callable[..., Tensor]] = {}
 
 
 def trunc_normal_(tensor: Tensor, std: float = 1.0) -> Tensor:
-    """Fill `tensor` from a normal cut at twice its deviation, whose *result* has standard deviation
-    `std`, as in JAX; torch's own has less.
+    """Fill `tensor` from a normal distribution that is cut at twice its deviation. The *result* has
+    standard deviation `std`, as in JAX; with torch's own function it is smaller.
     """
-    if std == 0 or tensor.is_meta:  # Draws for no memory would load torch's compiler.
+    if std == 0 or tensor.is_meta:  # Drawing on the meta device would load torch's compiler.
         return tensor.zero_()
     below = 0.5 * math.erfc(2 / math.sqrt(2))
     mass = 0.5 * math.erfc(-2 / math.sqrt(2)) - below
     density = math.exp(-2.0) / math.sqrt(2 * math.pi)
     scale = std / math.sqrt(1 - 4 * density / mass)
     with torch.no_grad():
-        # Centred in its cell of width 2^-24, so that 0 is never drawn.
+        # uniform_ gives multiples of 2^-24, 0 included; half a step more avoids ndtri(0).
         draws = tensor.uniform_().double().add_(2.0**-25).mul_(mass).add_(below)
         torch.special.ndtri(draws, out=draws)
         return tensor.copy_(draws.clamp_(-2.0, 2.0).mul_(scale))
 
 
 class CastedLinear(nn.Module):
-    """Linear layer, [..., in] to [..., out]: float32 weight [out, in] with std 1/sqrt(in) and bias
-    0, cast to the input's dtype.
+    """Linear layer, [..., in] to [..., out]. The float32 weight [out, in] starts with deviation
+    1/sqrt(in), the bias with 0; both are cast to the input's dtype.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
@@ -63,7 +63,7 @@ class CastedLinear(nn.Module):
         return F.linear(x, self.weight_in(x.dtype), bias)
 
     def weight_in(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight to multiply with in `dtype`, through which gradients reach it."""
+        """Return the weight cast to `dtype`; gradients flow back through the cast."""
         if self._cast_weight is None or torch.is_grad_enabled():
             return self._cast(dtype)
         return self._cast_weight
@@ -73,8 +73,8 @@ class CastedLinear(nn.Module):
 
 
 class PositionLinear(CastedLinear):
-    """Linear layer over positions that come first, [in, N] to [out, N], without bias: the weight
-    [out, in] multiplies from the left, so that nothing is transposed.
+    """Linear layer over the first dimension, [in, N] to [out, N], without bias. Its weight [out,
+    in] multiplies from the left, so nothing is transposed.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,22 +86,21 @@ class PositionLinear(CastedLinear):
 
 
 def aligned(matrix: Tensor) -> Tensor:
-    """Return a matrix whose rows, or else columns, start at multiples of 8 elements, its values the
-    same, as the fast bfloat16 products of CUDA want it.
+    """Return the same matrix with rows, or else columns, that start at multiples of 8 elements. The
+    fast bfloat16 products of CUDA need this.
     """
     return matrix if matrix.shape[1] % 8 == 0 else matrix.t().contiguous().t()
 
 
 @contextmanager
 def weights_cast_once(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Cast every `CastedLinear` weight below `module` once for what needs no gradients inside.
+    """Cast each `CastedLinear` weight below `module` once, for all passes without gradients inside.
 
-    Where there are gradients each use has its own cast, so that they are added up in float32, as
-    published.
+    With gradients each use has its own cast, so that they are added up in float32, as published.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, CastedLinear)]
     for layer in layers:
-        # Detached: of the parameter itself the module would make a second.
+        # Detached, because a module would register a parameter a second time.
         layer._cast_weight = layer._cast(dtype).detach()
     try:
         yield
@@ -111,7 +110,7 @@ def weights_cast_once(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 
 class CastedEmbedding(nn.Module):
-    """Embedding with a float32 table [num, D]: maps integer ids [...] to [..., D] in `dtype`."""
+    """Embedding with a float32 table [num, D]. Maps integer ids [...] to [..., D] in `dtype`."""
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, init_std: float, dtype: torch.dtype
@@ -126,14 +125,14 @@ class CastedEmbedding(nn.Module):
 
 
 class CastedSparseEmbedding(nn.Module):
-    """The puzzle embedding: a large table of which each step touches a few rows.
+    """The puzzle embedding, a large table. Each step touches only a few of its rows.
 
-    It is a buffer outside the parameters, float32 [num, width]. The rows of the batch are copied to
-    a leaf that receives the gradient; `training.optim.sparse_sign_sgd` brings it to the table.
+    The table is a buffer, not a parameter: float32 [num, width]. The batch's rows are copied to a
+    leaf that receives the gradient; `training.optim.sparse_sign_sgd` applies it to the table.
     """
 
     weights: Tensor
-    local_weights: Tensor  # the leaf [B, width], rows of the last training batch
+    local_weights: Tensor  # the leaf [B, width]: rows of the last training batch
     local_ids: Tensor  # int64 [B], their identifiers
 
     def __init__(self, num_rows: int, width: int, init_std: float, dtype: torch.dtype) -> None:
@@ -144,7 +143,7 @@ class CastedSparseEmbedding(nn.Module):
         self.prepare(0)
 
     def prepare(self, batch_size: int) -> None:
-        """Allocate the leaf for `batch_size` rows. The shapes stay fixed from then on."""
+        """Allocate the leaf for `batch_size` rows. Its shape stays fixed from then on."""
         device, width = self.weights.device, self.weights.shape[1]
         leaf = torch.zeros(batch_size, width, device=device).requires_grad_()
         self.register_buffer("local_weights", leaf, persistent=False)
@@ -152,7 +151,7 @@ class CastedSparseEmbedding(nn.Module):
         self.register_buffer("local_ids", ids, persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Map integer ids [B] to [B, width], through the leaf where a gradient is wanted."""
+        """Map integer ids [B] to [B, width]; in training with gradients, through the leaf."""
         if not (self.training and torch.is_grad_enabled()):
             return self.weights[ids].to(self.dtype)
         with torch.no_grad():
@@ -161,24 +160,22 @@ class CastedSparseEmbedding(nn.Module):
         return self.local_weights.to(self.dtype)
 
     def rows_in_use(self, ids: Tensor) -> Tensor:
-        """Return again what `forward` returned for these ids."""
+        """Return the same rows that `forward` has just returned for these ids."""
         if not self.training:
             return self.weights[ids].to(self.dtype)
-        # A copy: the next `forward` overwrites the leaf, maybe before this one's backward.
+        # A copy, because the next `forward` overwrites the leaf, perhaps before this backward.
         return self.local_weights.to(self.dtype, copy=True)
 
 
 def add_rms_norm(x: Tensor, update: Tensor, eps: float, dim: int = -1) -> Tensor:
-    """Return the post-norm rms_norm(x + update) over `dim`, computed in float32 (float64 stays),
-    without learned scale: a sum with a normalised state always follows.
-    """
+    """Return rms_norm(x + update) over `dim`, in float32 (float64 stays), without learned scale."""
     return cast(Tensor, _AddRMSNorm.apply(x, update, eps, dim))
 
 
 class _AddRMSNorm(torch.autograd.Function):
     """y = s * r with s = x + update and r = 1 / rms(s); ds = r * (dy - y * mean(dy * y)).
 
-    By hand: autograd's chain of float32 intermediates takes three times as long uncompiled.
+    Written by hand: uncompiled, autograd's chain of float32 tensors takes three times as long.
     """
 
     @staticmethod
@@ -236,13 +233,13 @@ class SwiGLU(nn.Module):
 
 
 class PositionSwiGLU(SwiGLU):
-    """The same on [width, N]."""
+    """SwiGLU on [width, N]."""
 
     linear, dim = PositionLinear, 0
 
 
 class _SiluGate(torch.autograd.Function):
-    """silu(gate) * up for [gate, up] side by side in dimension `dim`; keeps only its input."""
+    """silu(gate) * up for [gate, up] side by side in dimension `dim`. Saves only its input."""
 
     @staticmethod
     def forward(ctx: Any, gate_up: Tensor, dim: int) -> Tensor:
@@ -255,7 +252,7 @@ class _SiluGate(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (gate_up,) = ctx.saved_tensors
         gate, up = gate_up.chunk(2, ctx.dim)
-        if torch.compiler.is_compiling():  # The compiler fuses this, and takes no views as outputs.
+        if torch.compiler.is_compiling():  # The compiler fuses this form; it takes no views as out.
             grad_gate = torch.ops.aten.silu_backward(grads[0] * up, gate)
             return torch.cat((grad_gate, grads[0] * F.silu(gate)), ctx.dim), None
         grad = torch.empty_like(gate_up)
@@ -267,7 +264,7 @@ class _SiluGate(torch.autograd.Function):
 
 
 def rotary_tables(head_dim: int, num_positions: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Return cos and sin, float32 [T, K], for heads of width K whose halves are rotated."""
+    """Return cos and sin, float32 [T, K], to rotate the two halves of heads of width K."""
     frequencies = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
     angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
     angles = torch.cat((angles, angles), dim=-1)
@@ -275,12 +272,12 @@ def rotary_tables(head_dim: int, num_positions: int, theta: float) -> tuple[Tens
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate queries or keys [B, T, N, K] by their positions, tables [T, K], in float32."""
+    """Rotate queries or keys [B, T, N, K] by the tables [T, K] of their positions, in float32."""
     return cast(Tensor, _Rotate.apply(x, cos[:, None], sin[:, None]))
 
 
 class _Rotate(torch.autograd.Function):
-    """x * cos + rotate_half(x) * sin; its transpose is the rotation back."""
+    """x * cos + rotate_half(x) * sin. The gradient is rotated back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -302,10 +299,10 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def require_backend(backend: str, device: torch.device) -> None:
-    """Load the kernel of `backend` if it is a package's; call this before `attend`.
+    """Import the package of `backend` if it needs one. Call this before `attend`.
 
     Raises:
-        ConfigError: it cannot run on `device`, or the package is missing; says how to install it.
+        ConfigError: the package is missing, or `device` is not a CUDA device.
     """
     if backend not in _FLASH_ATTENTION:
         return
@@ -316,10 +313,10 @@ def require_backend(backend: str, device: torch.device) -> None:
     except (ImportError, AttributeError, OSError):
         raise ConfigError(
             f"{asked} and the package {module}, which is missing or does not import: {install}; "
-            f"or use {_TORCH_S_OWN}"
+            f"or use {_AUTO_SETTING}"
         ) from None
     if device.type != "cuda":
-        raise ConfigError(f"{asked}, this run is on {device.type}; use {_TORCH_S_OWN}")
+        raise ConfigError(f"{asked}, this run is on {device.type}; use {_AUTO_SETTING}")
 
 
 def attend(
@@ -329,9 +326,9 @@ def attend(
 
     Args:
         q, k, v: [B, T, N, K], one dtype.
-        backend: `math` computes plain products; with `auto` torch picks a kernel, but on a CPU, for
-            gradients, plain products are four times as fast.
-        bias: [N, T, T] in the same dtype, with one of BACKENDS_WITH_BIAS; None: 0.
+        backend: `math` computes plain products. With `auto` torch picks a kernel, but on a CPU with
+            gradients we use plain products, which are four times as fast.
+        bias: [N, T, T] in the same dtype, only with BACKENDS_WITH_BIAS; None: no bias.
     Returns:
         [B, T, N, K] in the dtype of `q`.
     """
@@ -355,8 +352,8 @@ def _by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention over all T positions, with optional rotary tables and a bias, as
-    `models.biases.base` has them.
+    """Multi-head self-attention over all T positions, optionally with rotary positions and with a
+    `bias` module of `models.biases.base`.
 
     Raises:
         ConfigError: the backend takes no bias.
@@ -368,7 +365,7 @@ class Attention(nn.Module):
         super().__init__()
         if bias is not None and backend not in BACKENDS_WITH_BIAS:
             raise ConfigError(
-                f"arch.attention={backend} takes no arch.attention_bias; use {_TORCH_S_OWN}"
+                f"arch.attention={backend} takes no arch.attention_bias; use {_AUTO_SETTING}"
             )
         self.num_heads, self.backend = num_heads, backend
         self.qkv_proj = CastedLinear(hidden_size, 3 * hidden_size)

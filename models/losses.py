@@ -13,32 +13,27 @@ IGNORE_LABEL_ID = -100
 
 
 def stablemax_log_probs(logits: Tensor) -> Tensor:
-    """Log probabilities [..., V] under stablemax, in float32 (float64 stays).
+    """Return log probabilities [..., V] under stablemax, in float32 (float64 stays).
 
-    Stablemax replaces exp by s(x) = x + 1 for x >= 0 and 1 / (1 - x) below (arXiv:2501.04697). log
-    s is sign(x) * log1p(|x|), so that no float64 is needed.
+    Stablemax replaces exp by s(x) = x + 1 for x >= 0 and 1 / (1 - x) below (arXiv:2501.04697). With
+    log s computed as sign(x) * log1p(|x|), float32 is precise enough.
     """
     wide = widened(logits)
     negative = wide < 0
-    # Not sign() and abs(): their gradient at 0 is 0, that of s is 1.
+    # sign() and abs() would have gradient 0 at x = 0; the gradient of s there is 1.
     log_of_abs = torch.where(negative, -wide, wide).log1p()
     log_s = torch.where(negative, -log_of_abs, log_of_abs)
     return log_s - log_s.logsumexp(-1, keepdim=True)
 
 
-def softmax_log_probs(logits: Tensor) -> Tensor:
-    """Log probabilities [..., V] under softmax, in float32 (float64 stays)."""
-    return widened(logits).log_softmax(-1)
-
-
 LOG_PROBS: dict[str, Callable[[Tensor], Tensor]] = {
     "stablemax_cross_entropy": stablemax_log_probs,
-    "softmax_cross_entropy": softmax_log_probs,
+    "softmax_cross_entropy": lambda logits: widened(logits).log_softmax(-1),
 }
 
 
 class CrossEntropy:
-    """How answers are judged. The loss of a plug-in is made alike, and has both methods.
+    """The loss of the tokens. A plug-in's loss takes the same arguments and has both methods.
 
     Attributes:
         log_probs: turns logits [..., V] into log probabilities, float32 (float64 stays).
@@ -52,13 +47,13 @@ class CrossEntropy:
     def __call__(
         self, logits: Tensor, labels: Tensor, log_probs: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Return the cross entropy of each cell, float32 (float64 stays) [B, S], in nats; 0 where
-        there is no label.
+        """Return the cross entropy of each cell, float32 (float64 stays) [B, S], in nats. A cell
+        without a label has 0.
 
         Args:
             logits: [B, S, V].
-            labels: integers [B, S], -100 where there is none.
-            log_probs: those of the token head, whose outputs may be log probabilities already.
+            labels: integers [B, S], -100 for cells without a label.
+            log_probs: the token head's method; some heads return log probabilities as `logits`.
         """
         labelled = labels != IGNORE_LABEL_ID
         logs = log_probs(logits)
@@ -69,5 +64,5 @@ class CrossEntropy:
 
 
 def binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Binary cross entropy of each logit, in nats; `targets` in the dtype of the logits."""
+    """Return the binary cross entropy of each logit, in nats; `targets` have the logits' dtype."""
     return F.binary_cross_entropy_with_logits(logits, targets, reduction="none")

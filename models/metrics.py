@@ -1,4 +1,4 @@
-"""How sums over rows become what is reported, in training and in evaluation. Imports no torch."""
+"""Turn sums over rows into reported metrics, for training and evaluation. Imports no torch."""
 
 from collections.abc import Mapping
 
@@ -6,8 +6,8 @@ from models.config import AUXILIARY_HEADS
 
 
 def is_loss(name: str) -> bool:
-    """Whether a metric is a loss: a mean over all rows. The others are means over the `count` rows
-    that have labels (in training: and halted at this step).
+    """Return whether a metric is a loss, averaged over all rows. All other metrics are averaged
+    over the `count` rows that have labels and, in training, halted at this step.
 
     A row without labels has lm_loss 0 and counts as right for q_halt_loss.
     """
@@ -15,9 +15,7 @@ def is_loss(name: str) -> bool:
 
 
 def mean_metrics(sums: Mapping[str, float], num_rows: int) -> dict[str, float]:
-    """Turn sums into means: losses over `num_rows`, the others over `sums["count"]`, left out where
-    that is 0.
-    """
+    """Divide losses by `num_rows` and other metrics by `sums["count"]`; at count 0 omit these."""
     count = sums["count"]
     means = {"count": count}
     for name, value in sums.items():
@@ -29,8 +27,8 @@ def mean_metrics(sums: Mapping[str, float], num_rows: int) -> dict[str, float]:
 
 
 def as_reported(figures: Mapping[str, float]) -> dict[str, float]:
-    """Let each head fold its figures into those that are reported, such as the gaps of the
-    confidence into its calibration error. Only means over all rows may be folded.
+    """Let each auxiliary head replace its internal metrics by reported ones: the confidence head
+    turns its gaps into the calibration error. Pass means over all rows, never of one batch.
     """
     folded = dict(figures)
     for name in AUXILIARY_HEADS:

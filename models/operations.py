@@ -1,8 +1,7 @@
-"""How many floating point operations the linear layers of a model make for one example, counted
-without computing anything.
+"""Count the floating point operations of a model's linear layers for one example.
 
-A multiply-add is 2 operations. Backward takes as many as forward for the weight's gradient, and as
-many again where the input needs a gradient.
+Nothing is computed: the model is on the `meta` device. A multiply-add is 2 operations. Backward
+takes as many as forward for the weight's gradient, and again for the input's if that needs one.
 """
 
 from collections.abc import Callable
@@ -20,9 +19,9 @@ from models.registry import build_model
 
 
 def train_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
-    """Count those of an ACT step in training: with its gradients, the second pass for the target of
-    q_continue, and all cycles, also where a technique begins with fewer; of steps that differ in
-    their look-ahead the mean.
+    """Count the operations of a training step: forward, backward and the look-ahead for the target
+    of q_continue. Assumes all cycles, even if a technique begins with fewer. If only some rows look
+    ahead, the look-ahead counts in proportion.
     """
     counter = _Counter(arch, facts)
     total = counter.count(lambda model, carry, examples: model(carry, examples))
@@ -38,17 +37,17 @@ def train_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
 
 @torch.no_grad()
 def act_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
-    """Count those of an ACT step in evaluation, where no head is read."""
+    """Count the operations of an ACT step in evaluation, without the heads."""
     counter = _Counter(arch, facts)
     counter.model.eval()
     return counter.count(lambda model, carry, examples: model(carry, examples, measured=False))
 
 
 class _Counter:
-    """A model without memory, in training mode, whose products are counted."""
+    """A model in training mode on the `meta` device, with a counter of its products."""
 
     def __init__(self, arch: ArchConfig, facts: DataFacts) -> None:
-        # The kernel of the attention's own products, which do not count, may not know the device.
+        # Attention kernels may refuse the `meta` device; their own products are not counted.
         arch = arch.model_copy(update={"attention": "auto"})
         self._total = 0
         with torch.device("meta"):
@@ -68,7 +67,7 @@ class _Counter:
                     beside.register_forward_hook(partial(self._add, weights.numel()))
 
     def count(self, run: Callable[..., object]) -> int:
-        """Return the operations of what runs from the initial carry."""
+        """Return the operations of `run(model, initial carry, examples)`."""
         self._total = 0
         with torch.device("meta"):
             run(self.model, self.model.initial_carry(self._examples), self._examples)

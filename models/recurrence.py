@@ -1,7 +1,7 @@
-"""What all recurrences share: blocks, embeddings in front, latent states that a carry keeps, heads.
+"""The shared parts of all recurrences: blocks, embeddings, latent states and heads.
 
-A model of the family (HRM, TRM, the transformer) adds its stacks and says in `recur` how the
-latents are updated; nothing else differs.
+Each model of the family (HRM, TRM, the transformer) adds its stacks, and updates the latents in
+`recur`; nothing else differs.
 
 Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width, V vocabulary.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from models.act import ACT
     from models.technique import Depth
 
-# State of a recurrence by name (`z_H`, `z_L`), each forward dtype [B, T, D].
+# States of a recurrence by name (`z_H`, `z_L`), each [B, T, D] in the forward dtype.
 Latents = dict[str, Tensor]
 Rotary = tuple[Tensor, Tensor] | None
 
@@ -42,8 +42,8 @@ Rotary = tuple[Tensor, Tensor] | None
 class Block(nn.Module):
     """Post-norm block on [B, T, D]: mix the positions, then transform each one.
 
-    With `mlp_t` the attention half becomes a SwiGLU over the T positions, normed over T too. Then
-    the result is a view of [T, B, D] in memory, which costs the next block no copy.
+    With `mlp_t` a SwiGLU over the T positions replaces attention, with a norm over T too. The
+    result is then a view of [T, B, D] in memory, which the next block need not copy.
     """
 
     def __init__(self, config: RecurrenceConfig, num_positions: int) -> None:
@@ -53,7 +53,7 @@ class Block(nn.Module):
         self.mlp = SwiGLU(config.hidden_size, config.expansion, config.width_multiple)
 
     def add_mixer(self, config: RecurrenceConfig, num_positions: int) -> None:
-        """Build what mixes the positions."""
+        """Build the layer that mixes the positions."""
         if config.mlp_t:
             self.mlp_t = PositionSwiGLU(num_positions, config.expansion, config.width_multiple)
             return
@@ -69,14 +69,14 @@ class Block(nn.Module):
         return add_rms_norm(x, self.mlp(x), self.eps).transpose(0, 1)
 
     def _mixed_by_mlp(self, x: Tensor) -> Tensor:
-        """Mix the positions of [B, T, D]; returns [T, B, D]."""
+        """Mix the positions of [B, T, D] and return [T, B, D]."""
         B, T, D = x.shape
         columns = x.transpose(0, 1).reshape(T, B * D)
         return add_rms_norm(columns, self.mlp_t(columns), self.eps, dim=0).view(T, B, D)
 
 
 class ReasoningLevel(nn.Module):
-    """A stack of blocks, for the sum of a state and what is injected, [B, T, D]."""
+    """A stack of blocks: maps [B, T, D], the sum of a state and its injected input."""
 
     def __init__(
         self,
@@ -95,24 +95,25 @@ class ReasoningLevel(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """A model, one ACT step of it: embed the puzzle, update the latents, read the answer.
+    """The model inside one ACT step: embed the puzzle, update the latents, read the answer.
 
     A subclass adds its stacks, calls `add_initial_states`, and defines `recur`. Attribute names are
-    the keys of the published checkpoints; the head NAME of `heads` is the module `NAME_head`.
+    the keys of the published checkpoints; the module of the head NAME is `NAME_head`.
     """
 
     lm_head: TokenHead
     cos: Tensor
     sin: Tensor
     block: type[Block] = Block
-    # The ACT loop that it stands under, where that is not `models.act.ACT`.
+    # The ACT loop for this model; None: `models.act.ACT`.
     act_type: "type[ACT] | None" = None
-    # Kinds of cells that the input embedding tells apart; None: all tokens.
+    # Rows of the input embedding; None: one for each token.
     num_kinds: int | None = None
-    # Where rows draw alone: the first is set for an evaluation, the second for each ACT step.
+    # Set for an evaluation if each row draws by its key.
     noise_table: Tensor | None = None
+    # Set before each ACT step.
     draws: Draws = BATCH_DRAWS
-    # H_cycles and L_cycles in training, if a technique sets them, for a `CycledRecurrence`.
+    # H_cycles and L_cycles in training of a `CycledRecurrence`; None: as configured.
     depth: "Depth | None" = None
 
     def __init__(self, config: RecurrenceConfig, facts: DataFacts) -> None:
@@ -131,7 +132,7 @@ class Recurrence(nn.Module):
         self.heads = build_heads(config, facts, self.embed_tokens)
         for name, head in self.heads.items():
             self.add_module(f"{name}_head", head)
-        # Q last: the gradients of one state are added in this order, which the bits of a run show.
+        # Q last: gradients of a state are added in this order, and another one changes their bits.
         self.read_in_order = [self.heads[n] for n in sorted(self.heads, key=lambda n: n == "q")]
         self.puzzle_emb = None
         if config.num_prefix:
@@ -145,27 +146,25 @@ class Recurrence(nn.Module):
             self.register_buffer("sin", sin, persistent=False)
 
     def add_initial_states(self, names: Sequence[str]) -> None:
-        """Give each latent z_NAME its fixed random start, the buffer NAME_init [D]; the first one
-        is the answer, which heads read.
-        """
+        """Register the fixed start NAME_init [D] of each latent z_NAME; the first is the answer."""
         self.latents = tuple(f"z_{name}" for name in names)
         for name in names:
             start = trunc_normal_(torch.empty(self.hidden_size)).to(self.dtype)
             self.register_buffer(f"{name}_init", start)
 
     def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
-        """Return the latents after an ACT step.
+        """Return the latents after an ACT step. With `mlp_t` inputs are views of [T, B, D].
 
         Args:
             latents: z_H, z_L or one of them, [B, T, D] each, without gradients.
-            injected: the embedded puzzle, [B, T, D]; with `mlp_t` views of [T, B, D], all of them.
-            rotary: cos and sin [T, K], where positions are rotary.
+            injected: the embedded puzzle, [B, T, D].
+            rotary: cos and sin [T, K] for pos_encodings=rope, else None.
         """
         raise NotImplementedError
 
     @property
     def kept_states(self) -> dict[str, str]:
-        """The latents that are kept from step to step, by the names that exported files give."""
+        """Names of the latents that a step passes on, by their names in exported files."""
         return {name: name for name in self.latents}
 
     @property
@@ -174,41 +173,39 @@ class Recurrence(nn.Module):
         return any(technique.draws_numbers for technique in self.techniques.active.values())
 
     def draw_by(self, keys: Tensor | None, steps: Tensor) -> None:
-        """Let the next ACT step draw by the keys of rows, int64 [B], and the steps, int32 [B], that
-        they are at; or by torch, for the whole batch, if `keys` is None.
+        """Choose the draws of the next ACT step: by row keys, int64 [B], and step numbers, int32
+        [B]; or by torch for the whole batch if `keys` is None.
         """
         self.draws = BATCH_DRAWS
         if keys is not None:
-            assert self.noise_table is not None  # Of `ACT.initial_carry`.
+            assert self.noise_table is not None  # Set by `ACT.initial_carry`.
             self.draws = RowDraws(self.noise_table, keys, steps)
 
     def empty_carry(self, batch_size: int) -> Latents:
-        """Return zeros, never uninitialised memory: a stray NaN there would spread."""
+        """Return latents of zeros. Uninitialised memory could hold a NaN, which would spread."""
         shape = (batch_size, self.num_states, self.hidden_size)
         device = self.embed_tokens.embedding_weight.device
         return {name: torch.zeros(shape, dtype=self.dtype, device=device) for name in self.latents}
 
     def reset_carry(self, reset: Tensor, carry: Latents) -> Latents:
-        """Return `carry` with the rows where `reset` (bool [B]) is set back to start states."""
+        """Return `carry` with the rows that `reset` (bool [B]) marks set to their start states."""
         where = reset.view(-1, 1, 1)
         return {name: torch.where(where, self._start(name, z), z) for name, z in carry.items()}
 
     def _start(self, name: str, z: Tensor) -> Tensor:
-        """Return where a latent starts: [D], or [B, T, D] if each cell starts elsewhere."""
+        """Return the start of a latent: [D], or [B, T, D] if each cell has its own."""
         for technique in self.at_starts:
             return technique.start(z, self.draws)
         return self.get_buffer(f"{name.removeprefix('z_')}_init")
 
     def moved(self, before: Tensor, after: Tensor) -> Tensor:
-        """Return a latent [B, T, D] after an update that gives `after`, the same."""
+        """Return the new value of a latent whose update gave `after`, all [B, T, D]."""
         for technique in self.at_updates:
             after = technique.moved(before, after, self.draws)
         return after
 
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
-        """Run one ACT step. Return the latents after it, [B, T, D] each, detached, and the answer's
-        states [B, T, D], with gradients.
-        """
+        """Run one ACT step. Return the latents, detached, and the answer with gradients."""
         injected = self.embed_puzzle(examples["inputs"], examples["puzzle_identifiers"])
         rotary = (self.cos, self.sin) if self.pos_encodings == "rope" else None
         if self.positions_first:
@@ -220,7 +217,7 @@ class Recurrence(nn.Module):
         return {name: z.detach() for name, z in latents.items()}, latents[self.latents[0]]
 
     def read(self, states: Tensor, examples: Examples) -> Outputs:
-        """Return what all heads predict from the answer's states [B, T, D]; without Q zeros."""
+        """Return the outputs of all heads for the answer's states [B, T, D]; without Q it is 0."""
         zeros = states.new_zeros(states.shape[0], dtype=torch.float32)
         outputs = {"q_halt_logits": zeros, "q_continue_logits": zeros}
         answer = self.answer(states, examples)
@@ -229,12 +226,12 @@ class Recurrence(nn.Module):
         return outputs
 
     def answer(self, states: Tensor, examples: Examples) -> Answer:
-        """Return the answer's states [B, T, D] as heads read them."""
+        """Wrap the answer's states [B, T, D] for the heads."""
         ids, table = examples["puzzle_identifiers"], self.puzzle_emb
         return Answer(states, self.num_prefix, None if table is None else table.rows_in_use(ids))
 
     def embed_puzzle(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
-        """Return what an ACT step injects, [B, T, D], for inputs [B, S]."""
+        """Return the embedded puzzle [B, T, D] for inputs [B, S]."""
         embedding, P, D = self.embed_tokens(inputs), self.num_prefix, self.hidden_size
         if self.puzzle_emb is not None:
             rows = self.puzzle_emb(puzzle_identifiers)
@@ -248,8 +245,8 @@ class Recurrence(nn.Module):
 
 
 class CycledRecurrence(Recurrence):
-    """A recurrence whose ACT step consists of H_cycles cycles, each with L_cycles updates of z_L;
-    always those of the configuration in evaluation.
+    """A recurrence with H_cycles cycles in an ACT step, each with L_cycles updates of z_L. In
+    training a technique may lower both numbers.
     """
 
     def __init__(self, config: Any, facts: DataFacts) -> None:
@@ -266,5 +263,5 @@ class CycledRecurrence(Recurrence):
 
 
 def _positions_first(x: Tensor) -> Tensor:
-    """Return the values of x [B, T, D], ordered in memory as [T, B, D]."""
+    """Return x [B, T, D] in the memory order of [T, B, D]."""
     return x.transpose(0, 1).contiguous().transpose(0, 1)

@@ -1,4 +1,4 @@
-"""The model that a configuration names. A checkpoint's folder never has a say in the class."""
+"""Build the model that a configuration names. A checkpoint's files never choose the class."""
 
 from collections.abc import Callable
 
@@ -17,12 +17,12 @@ from runtime.schema import CompiledForm, Schema
 def arch_on_device(
     arch: ArchConfig, device_type: str, overrides: Schema | None = None
 ) -> ArchConfig:
-    """Return the architecture to compute with on a device (`cpu`, `cuda`), its weights the same.
+    """Return the architecture to use on a device (`cpu`, `cuda`); the same weights fit it.
 
     Args:
-        overrides: settings to replace; those that are None stay.
+        overrides: settings to replace; None keeps the architecture's value.
     Raises:
-        ConfigError: the device does not compute in the forward dtype.
+        ConfigError: the device cannot compute in the forward dtype.
     """
     if overrides is not None:
         given = overrides.model_dump(exclude_none=True)
@@ -34,27 +34,26 @@ def arch_on_device(
 
 
 def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:
-    """Build the model that `config.name` names, with its heads, ACT and losses, for such data.
-
-    It has fresh weights, on the CPU; its state dict has the published keys (`model.inner...`).
+    """Build the model with its heads, ACT loop and losses, with fresh weights on the CPU. Its state
+    dict has the published keys (`model.inner...`).
 
     Raises:
-        ConfigError: the data do not fit `attention_bias`, or the model does not fit a technique.
-        ValueError: a head needs what the data set does not have.
+        ConfigError: the data do not fit the architecture, or the model does not fit a technique.
+        ValueError: a head needs a field that the data set does not declare.
     """
     config.require_data(facts)
     inner = ARCHITECTURES.load(config.name)(config, facts)
     if config.techniques.acting("depth_at") and not isinstance(inner, CycledRecurrence):
-        told = "leave out the technique that sets its depth"
-        raise ConfigError(f"{type(inner).__name__} is no CycledRecurrence; {told}")
+        advice = "leave out the technique that sets its depth"
+        raise ConfigError(f"{type(inner).__name__} is no CycledRecurrence; {advice}")
     return ACTLossHead((inner.act_type or ACT)(inner, config), config.loss)
 
 
 def compiled_forward(model: ACTLossHead, form: CompiledForm) -> Callable[..., LossOutput]:
-    """Return what runs a step of `model`: itself, or its compiled form.
+    """Return `model`, or its compiled form.
 
-    With `block` all blocks of the same shape share code, which is compiled when the first of them
-    is called: once with gradients and once without, and again for each other batch size.
+    With `block`, all blocks of the same shape share one compiled code. It is compiled at the first
+    call: once with gradients, once without, and again for each further batch size.
     """
     if not form:
         return model

@@ -1,8 +1,8 @@
-"""What a technique may change in the loop of the papers, and the registry of techniques.
+"""The base class of training techniques, which change the loop of the papers, and their registry.
 
-A technique is one class: its fields are its settings, and its methods act at the places named here.
-Each of ours is a file of `models/techniques/`; a plug-in's may lie anywhere. HRM and TRM as
-published have none. Nothing here imports torch: a configuration is checked before torch is loaded.
+A technique is one class: its fields are its settings, and its methods act at fixed places of the
+loop. Ours are the files of `models/techniques/`. HRM and TRM as published use none. Imports no
+torch.
 """
 
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
@@ -29,11 +29,11 @@ Depth = tuple[int, int]
 
 
 class Former(NamedTuple):
-    """A setting of `arch` that earlier versions had in a technique's place.
+    """A setting of `arch` in earlier versions that is now part of a technique.
 
     Attributes:
-        field: the setting that it is now; "": that the technique is named says it.
-        off: its value in runs without the technique; `...`: it says nothing of that.
+        field: the present setting of the technique; "": naming the technique replaces it.
+        off: its value in runs without the technique; `...`: it could have any value there.
     """
 
     field: str
@@ -41,35 +41,35 @@ class Former(NamedTuple):
 
 
 class Technique(Schema):
-    """A change of the loop. Each method is a place where it may act; here they change nothing.
+    """A change of the loop. A subclass overrides the methods for the places where it acts.
 
     A technique has no weights. Several act in the order of their names. The compiler traces the
-    methods that act in a step.
+    methods that are called in a step.
 
     Attributes:
         former: its settings in earlier versions, by their keys below `arch`.
-        gone: settings that it has no more, with the value that changed nothing.
+        gone: its removed settings, each with the value that had no effect.
     """
 
     former: ClassVar[dict[str, Former]] = {}
     gone: ClassVar[dict[str, object]] = {}
 
-    # Checks, and what other parts must know, before anything runs.
+    # Checks and facts, before anything runs.
 
     def require(self, arch: "RecurrenceConfig") -> None:
-        """Raise ValueError if the architecture does not fit; the caller puts the key in front."""
+        """Raise ValueError if the architecture does not fit; the caller adds the key in front."""
 
     def require_rows(self, rows: int) -> None:
-        """Raise ValueError if not this many rows can pass through at once in training, likewise."""
+        """Raise ValueError if training cannot pass this many rows through the model at once."""
 
     @property
     def draws_numbers(self) -> bool:
-        """Whether it uses `draws`: then each row of an evaluation gets a key to draw by."""
+        """Whether it uses `draws`. Then each row of an evaluation gets a key for its draws."""
         return False
 
     @property
     def exported_facts(self) -> dict[str, object]:
-        """What an exported file says of the starts that its caller must draw, by name."""
+        """Facts for an exported file, by name: how its caller must draw the starts."""
         return {}
 
     @property
@@ -80,24 +80,22 @@ class Technique(Schema):
     # Called before each training step.
 
     def depth_at(self, share: float) -> Depth | None:
-        """Return the cycles of a step before which this share of the run's steps is done; None:
-        all. Only one technique may override it.
+        """Return the cycles of the next step when `share` of the run's steps is done, or None for
+        all cycles. Only one technique may override it.
         """
         return None
 
     def draw(self, at: "Address") -> "dict[str, np.ndarray]":
-        """Draw the random numbers of the step, [parts, ...] by name. `at` draws them with a stream
-        number, which nothing else may use. `ahead`, int64 [parts, n], are the rows that look ahead
-        for q_continue, if not all do: one in `rows_per_target`.
+        """Draw the random numbers of the step, [parts, ...] by name. Draw from `at` with a stream
+        number of your own. The name `ahead`, int64 [parts, n], is for the rows that look ahead for
+        q_continue, if only one in `rows_per_target` does.
         """
         return {}
 
     # Called in each step. `start`, `begun` and `moved` run in evaluations, too.
 
     def start(self, z: "Tensor", draws: "Draws") -> "Tensor":
-        """Return where a latent starts, of the shape and dtype of z [B, T, D]. Only one technique
-        may override it.
-        """
+        """Return the start of a latent like z [B, T, D]. Only one technique may override it."""
         raise NotImplementedError
 
     def begun(
@@ -108,33 +106,31 @@ class Technique(Schema):
         examples: "Examples",
         drawn: "Drawn",
     ) -> "Latents":
-        """Return the latents [B, T, D] to begin a step with; `new`, bool [B], marks rows that have
-        just taken their example.
+        """Return the latents [B, T, D] at the beginning of a step. `new`, bool [B], marks rows that
+        have just taken their example.
 
-        It runs in evaluations and exported models, too: there `drawn` is {}, and the examples may
-        have no labels. Return the latents unchanged then.
+        In evaluations and exported models `drawn` is {} and the examples may lack labels. Return
+        the latents unchanged then.
         """
         return latents
 
     def moved(self, before: "Tensor", after: "Tensor", draws: "Draws") -> "Tensor":
-        """Return a latent after an update that gives `after`, all [B, T, D]."""
+        """Return the new value of a latent whose update gave `after`, all [B, T, D]."""
         return after
 
     def weighed(self, losses: "Tensor", steps: "Tensor", most: int) -> "Tensor":
-        """Return the losses of rows, [B], weighted; `steps`, int32 [B], counts the ACT steps that a
-        row has taken of at most `most`. It runs in training alone.
+        """Return the weighted losses of the rows, [B]. `steps`, int32 [B], are the ACT steps that
+        each row has taken, of at most `most`. Runs in training alone.
         """
         return losses
 
 
 TECHNIQUES = Registry("technique", Technique, None, "techniques", "arch.techniques", "NAME")
-"""Behind each name stands a `Technique`, which is its own schema."""
-
-_ONE_ALONE = {"depth_at": "how deep a step is", "start": "where latents start"}
+"""A name loads a `Technique`, which is its own schema."""
 
 
 class TechniquesConfig(Schema):
-    """Techniques by name; those that are not named are left out."""
+    """Techniques by name. All others are left out."""
 
     @classmethod
     def further_fields(cls) -> dict[str, FieldInfo]:
@@ -142,26 +138,27 @@ class TechniquesConfig(Schema):
 
     @property
     def active(self) -> dict[str, Technique]:
-        """Those that are asked for, by name, in the order of their names."""
+        """The chosen techniques by name, in the order of their names."""
         return dict(sorted(TECHNIQUES.chosen(self).items()))
 
-    def acting(self, place: str) -> list[Technique]:
-        """Return those that act at a place, the name of a method."""
-        active = self.active.values()
-        return [one for one in active if getattr(type(one), place) != getattr(Technique, place)]
+    def acting(self, *places: str) -> list[Technique]:
+        """Return the techniques that override one of these methods."""
+        return [self.active[name] for name in self._acting_names(*places)]
 
     @property
     def in_evaluations(self) -> list[str]:
-        """Names of those that change what a model computes in evaluations, too: they override
-        `start` or `moved`.
-        """
-        acting = [*self.acting("start"), *self.acting("moved")]
-        return [name for name, technique in self.active.items() if technique in acting]
+        """Names of the techniques that change the results of evaluations, too."""
+        return self._acting_names("start", "moved")
+
+    def _acting_names(self, *places: str) -> list[str]:
+        def acts(one: Technique) -> bool:
+            return any(getattr(type(one), p) != getattr(Technique, p) for p in places)
+
+        return [name for name, one in self.active.items() if acts(one)]
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        for place, decided in _ONE_ALONE.items():
-            if len(self.acting(place)) > 1:
-                names = [name for name, one in self.active.items() if one in self.acting(place)]
-                raise ValueError(f"{' and '.join(names)} all say {decided}; choose one")
+        for place, decided in (("depth_at", "depth of a step"), ("start", "start of latents")):
+            if len(names := self._acting_names(place)) > 1:
+                raise ValueError(f"{' and '.join(names)} all set the {decided}; choose one")
         return self

@@ -12,14 +12,14 @@ from runtime.schema import NumLayers, Size, SizeOrZero, StrictBool
 
 
 class DECConfig(RecurrenceConfig):
-    """TRM's recursion on a state for each digit and cell (Fixed-Point-Reasoner-Structures, "DEC");
-    defaults are those of its source, but for `halt_exploration_prob`.
+    """TRM's recursion on a state for each digit and cell (Fixed-Point-Reasoner-Structures, "DEC").
+    The defaults are as in that source, except `halt_exploration_prob`.
     """
 
     width_multiple: ClassVar[int] = 8
 
     name: Literal["dec"] = "dec"
-    """TRM whose states are of each digit and cell, and which treats all digits alike"""
+    """TRM with a state for each digit in each cell; treats all digits alike"""
 
     H_cycles: Size = 3
     """updates of z_H in an ACT step, the last of them with gradients"""
@@ -30,18 +30,18 @@ class DECConfig(RecurrenceConfig):
     hidden_size: Size = 192
     """width of the state of a digit in a cell (D)"""
     mlp_t: StrictBool = True
-    """mix the cells with a SwiGLU over them"""
+    """true: mix the cells with a SwiGLU over them"""
     cell_expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
-    """width of that SwiGLU, times the number of cells, before the factor 2/3"""
+    """inner width of that SwiGLU / number of cells, before the factor 2/3"""
     units: StrictBool = False
-    """mix the cells by the means over rows, columns, boxes and their crossings, and nothing else:
-    so all symmetries of Sudoku are the model's"""
+    """true: mix the cells only by means over rows, columns, boxes and their crossings, so that the
+    model has all symmetries of Sudoku"""
     pos_encodings: Literal["rope", "learned", "none"] = "none"
-    """learned: each cell has a vector of its own; the others say nothing here"""
+    """learned: add a learned vector for each cell; rope and none: no positions"""
     puzzle_emb_ndim: SizeOrZero = 0
-    """0: there is no puzzle embedding"""
+    """must be 0: there is no puzzle embedding"""
     no_ACT_continue: StrictBool = True
-    """false: HRM's q_continue loss and halting rule"""
+    """false: learn q_continue and halt as HRM does"""
 
     @property
     def has_digits(self) -> bool:
@@ -55,13 +55,13 @@ class DECConfig(RecurrenceConfig):
     def _treats_digits_alike(self) -> Self:
         if not isinstance(self.heads.lm, LinearHeadConfig):
             raise ValueError(
-                f"heads.lm.name={self.heads.lm.name} has weights for each digit, and arch=dec one "
-                "row for all of them; use heads.lm.name=linear"
+                f"heads.lm.name={self.heads.lm.name} has its own weights for each digit, but "
+                "arch=dec shares one row among all digits; use heads.lm.name=linear"
             )
         if self.loss.label_smoothing:
             raise ValueError(
-                f"loss.label_smoothing={self.loss.label_smoothing:g} spreads over all tokens, and "
-                "arch=dec predicts digits alone; use 0"
+                f"loss.label_smoothing={self.loss.label_smoothing:g} spreads over all tokens, but "
+                "arch=dec predicts digits only; use 0"
             )
         if not (self.units or self.mlp_t) or self.attention_bias != "none":
             raise ValueError(

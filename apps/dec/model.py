@@ -1,9 +1,9 @@
-"""TRM's recursion with a state for each digit in each cell, which treats all digits alike ("DEC").
+"""TRM's recursion with a state for each digit in each cell, treating all digits alike ("DEC").
 
 Source: github.com/Aakash-Marthandan/Fixed-Point-Reasoner-Structures. All digits share their
-weights, and a cell tells a digit only whether it is empty, holds that digit or another one. So the
-digits of a puzzle, permuted, permute the answer: no example is spent on learning that. For Sudoku:
-N x N cells and N digits, which are the tokens from 2 on.
+weights. The input of a digit in a cell is only: cell empty, this digit, or another digit. So
+permuting the digits of a puzzle permutes the answer, without having to learn this. For Sudoku: N x
+N cells and N digits, the tokens from 2 on.
 
 Shape letters: B batch, N digits, S = N * N cells, D hidden width.
 """
@@ -22,17 +22,17 @@ from models.layers import CastedLinear, PositionSwiGLU, add_rms_norm
 from models.recurrence import Block, Latents, Rotary
 from models.trm.model import TRMInner
 
-# Tokens below are no digits: 0 is padding, 1 an empty cell.
+# Token 0 is padding, 1 an empty cell.
 FIRST_DIGIT = 2
 
 
 class DigitBlock(Block):
-    """Post-norm block on [B * N, S, D]: mix the cells, let digits know each other, transform each.
-    Its result is a view of [S, B * N, D] in memory.
+    """Post-norm block on [B * N, S, D]: mix the cells, mix the digits of each cell, transform each
+    state. The result is a view of [S, B * N, D] in memory.
     """
 
     def add_mixer(self, config: Any, num_positions: int) -> None:
-        """Build what mixes the cells, and the digits, by the settings that `DECConfig` has."""
+        """Build the layers that mix cells and digits, from the settings of a `DECConfig`."""
         D, self.num_digits = config.hidden_size, math.isqrt(num_positions)
         self.mixes_by_units = config.units
         if config.units:
@@ -66,9 +66,9 @@ class MeanOfOthers(nn.Module):
 
 
 class UnitMeans(nn.Module):
-    """A cell, the means over its row, its column and its box, and those over the parts of its row
-    and column in its box, each through a matrix and added up: maps [S, n, D] to the same. Rows and
-    columns share their matrices, so that every symmetry of Sudoku is one of this layer.
+    """Maps [S, n, D] to the sum, each part through a matrix, of the cell itself, the means over its
+    row, column and box, and the means over the parts of its row and column inside its box. Rows and
+    columns share their matrices, so the layer has every symmetry of Sudoku.
     """
 
     def __init__(self, width: int, num_positions: int) -> None:
@@ -88,8 +88,8 @@ class UnitMeans(nn.Module):
 
 
 def answer_of_digits(states: Tensor, num_digits: int) -> Answer:
-    """Return states [B, N * S, D] as heads read them: in front the mean over digits and cells, then
-    that over the digits of each cell.
+    """Wrap states [B, N * S, D] for the heads: the first position is the mean over digits and
+    cells, the others are the means over the digits of each cell.
     """
     digits = states.unflatten(1, (num_digits, -1))
     cells = digits.mean(1)
@@ -100,7 +100,7 @@ def answer_of_digits(states: Tensor, num_digits: int) -> Answer:
 class DECInner(TRMInner):
     """TRM's schedule. Latents are [B, N * S, D] in the carry, and [B * N, S, D] inside a step.
 
-    Q reads the mean over all digits and cells, auxiliary heads that over the digits of each cell.
+    Q reads the mean over all digits and cells, auxiliary heads the mean over each cell's digits.
     """
 
     block = DigitBlock
@@ -122,7 +122,7 @@ class DECInner(TRMInner):
         return answer_of_digits(states, self.num_digits)
 
     def embed_puzzle(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
-        """Return [B * N, S, D]: is the cell empty (0), does it hold this digit (1) or another?"""
+        """Return the embedding [B * N, S, D] of: cell empty (0), this digit (1), another (2)."""
         digits = torch.arange(self.num_digits, device=inputs.device) + FIRST_DIGIT
         tokens = inputs.unsqueeze(1)
         kinds = torch.where(tokens == digits.view(-1, 1), 1, 2)

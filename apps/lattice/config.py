@@ -1,4 +1,4 @@
-"""Settings of deduction on candidate sets, and of the heads that it needs."""
+"""Settings of deduction on candidate sets, and of its heads."""
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -23,7 +23,7 @@ from runtime.schema import (
 
 
 class ContradictionHeadConfig(AuxiliaryHeadConfig):
-    """A head that says whether the solution is gone."""
+    """A head that predicts whether a token of the solution has been struck."""
 
     def require(self, arch: RecurrenceConfig) -> None:
         if not isinstance(arch, LatticeConfig):
@@ -31,30 +31,30 @@ class ContradictionHeadConfig(AuxiliaryHeadConfig):
 
 
 class CandidatesHeadConfig(ContradictionHeadConfig):
-    """A head that says which candidates to keep."""
+    """A head that predicts the candidates to keep."""
 
     keep_weight: NonNegativeFloat = 4.0
-    """weight of the candidates that must stay (arXiv:2605.08605)"""
+    """weight of the candidates in the solution (arXiv:2605.08605)"""
     strike_weight: NonNegativeFloat = 0.5
-    """weight of those that must go"""
+    """weight of all others"""
 
 
 _load = imported("apps.lattice.heads", "CandidatesHead")
 _text = "which candidates stay; arch=lattice"
 AUXILIARY_HEADS.add("candidates", CandidatesHeadConfig, _load, _text)
 _load = imported("apps.lattice.heads", "ContradictionHead")
-AUXILIARY_HEADS.add("contradiction", ContradictionHeadConfig, _load, "is the solution gone?")
+AUXILIARY_HEADS.add("contradiction", ContradictionHeadConfig, _load, "is the solution struck?")
 
 
 class LatticeConfig(RecurrenceConfig):
-    """Deduction on a grid of candidates (lattice deduction transformer, arXiv:2605.08605); sizes
-    and thresholds are those of its source.
+    """Deduction on a grid of candidates (lattice deduction transformer, arXiv:2605.08605). Sizes
+    and thresholds are as in that source.
     """
 
     width_multiple: ClassVar[int] = 8
     searches: ClassVar[bool] = True
     takes_no_noise: ClassVar[str] = (
-        "candidates are no numbers to disturb (arch=lattice); use perturb=symmetry or search.chains"
+        "arch=lattice has candidates, which take no noise; use perturb=symmetry or search.chains"
     )
     overrides: ClassVar[dict[str, FieldInfo]] = {
         "loops": further_field(
@@ -62,25 +62,25 @@ class LatticeConfig(RecurrenceConfig):
         )
     }
 
-    # What other models have and this one cannot: config/arch/lattice.yaml leaves them out.
+    # Shared settings that this model cannot change; config/arch/lattice.yaml leaves them out.
     fixed: ClassVar[dict[str, object]] = {
         **{"mlp_t": False, "puzzle_emb_ndim": 0, "puzzle_emb_len": 0},
         **{"halt_exploration_prob": 0.0, "no_ACT_continue": True},
     }
 
     name: Literal["lattice"] = "lattice"
-    """strikes candidates from a grid of possibilities, and guesses where it is stuck"""
+    """strikes candidates from a grid of possibilities, and guesses"""
 
     symmetry: Literal["none", "digits"] = "none"
     """digits: a state for each digit in each cell, and the same weights for all digits, as in
-    arch=dec; for Sudoku, with units=true"""
+    arch=dec; needs units=true"""
     units: StrictBool = False
-    """cells are mixed by the means over rows, columns, boxes and their crossings instead of
-    attention, as in arch=dec; with symmetry=digits"""
+    """true: mix the cells by means over rows, columns, boxes and their crossings instead of
+    attention, as in arch=dec; needs symmetry=digits"""
     loops: Size = 16
     """passes through the blocks in a step"""
     keep_states: StrictBool = False
-    """a step begins with the states of the puzzle's last one; false: afresh, as published"""
+    """true: a step continues from the states of the puzzle's last step; false: published"""
     L_layers: NumLayers = 4
     """blocks"""
     hidden_size: Size = 128
@@ -92,39 +92,39 @@ class LatticeConfig(RecurrenceConfig):
             {"q": None, "candidates": {}, "contradiction": {}}
         )
     )
-    """what the model predicts"""
+    """the predictions of the model"""
     dropout: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.1
-    """share of what a block adds that is set to 0 in training, with symmetry=none"""
+    """share of a block's update that is set to 0 in training; only with symmetry=none"""
     pos_encodings: Literal["rope", "learned", "none"] = "learned"
     """how attention knows the positions; learned: by row and column; rope is refused"""
     puzzle_emb_ndim: SizeOrZero = 0
-    """0: there is no puzzle embedding"""
+    """must be 0: there is no puzzle embedding"""
 
     views: Literal["none", "dihedral"] = "dihedral"
-    """images of the puzzle that are drawn anew for each row at each step in training: none; turned
-    and mirrored, with the digits permuted"""
+    """dihedral: in training, turn and mirror each puzzle and permute its digits at random in each
+    step; none: leave it as it is"""
     strike_below: Probability = 0.1
-    """probability of a candidate to stay, below which it is struck"""
+    """strike a candidate if its probability to be right is below this"""
     guess: Literal["always", "stuck"] = "always"
-    """always: in each step, as published; stuck: where nothing was struck"""
+    """always: guess in each step, as published; stuck: only if the step struck nothing"""
     guess_temperature: PositiveFloat = 1.5
-    """of the token that is guessed"""
+    """temperature of guessed tokens; higher: more random"""
     contradiction_above: Probability = 0.6
-    """probability of a contradiction, above which nothing more is guessed"""
+    """report a contradiction, and stop guessing, if its probability is above this"""
     guided_guesses: Probability = 0.0
-    """share of the guesses in training that take the solution's token; 0: none, as published"""
-    learns_when_gone: StrictBool = True
-    """true: candidates and tokens have losses where the solution is gone, too, as published; false:
-    only the contradiction has one there"""
+    """share of the guesses in training that take the solution's token; 0: published"""
+    learn_after_mistakes: StrictBool = True
+    """false: once a puzzle's solution has been struck, only the contradiction head learns from it;
+    true: all heads do, as published"""
 
     halt_max_steps: Size = 100
     """steps after which a puzzle is replaced in training in any case"""
     eval_steps: Size = 1
-    """steps of a puzzle in evaluations without search, which only strike and never guess"""
+    """steps of a puzzle in evaluations without search; they strike but never guess"""
     halt_exploration_prob: Probability = 0.0
     """share of the puzzles that must not halt before a random number of steps"""
     no_ACT_continue: StrictBool = True
-    """there is no q_continue"""
+    """must be true: there is no q_continue"""
 
     def search(self, *asked: Any) -> Any:
         return imported("apps.lattice.evaluating", "search")()(self, *asked)
@@ -141,32 +141,32 @@ class LatticeConfig(RecurrenceConfig):
         require_sudoku(facts, "arch.name=lattice")
 
     @model_validator(mode="after")
-    def _deduces(self) -> Self:
+    def _settings_fit(self) -> Self:
         heads, techniques = self.heads, self.techniques
         own = {"candidates", "contradiction"}
         bias, views, places = self.attention_bias, self.views, self.pos_encodings
         known = ("none",) if self.units else ("learned", "none")
-        afresh = "states are those of another view; use views=none"
+        turned, other = views != "none", "the states belong to another view; use views=none"
         faults = {
             f"name=lattice needs the heads {' and '.join(sorted(own))}, and no q; use "
             "heads=lattice": heads.q is not None or own - heads.auxiliary.keys(),
             f"name=lattice: heads.lm.name={heads.lm.name}; use linear": heads.lm.name != "linear",
-            **{f"heads.{name}: name=lattice does not turn fields": True for name in heads.fields},
+            **{f"heads.{name}: name=lattice cannot turn fields": True for name in heads.fields},
             f"attention_bias={bias} with units=true: there is no attention over the cells; use "
             "units=false": self.units and bias != "none",
             "units=true and symmetry=digits need each other": self.units != self.has_digits,
-            f"keep_states=true with views={views}: {afresh}": self.keep_states and views != "none",
+            f"keep_states=true with views={views}: {other}": self.keep_states and turned,
             f"pos_encodings={places}: use {' or '.join(known)}": places not in known,
         }
         for name, technique in techniques.active.items():
             unknown = technique not in techniques.acting("weighed")
-            faults[f"techniques.{name} has no meaning with name=lattice"] = unknown
+            faults[f"techniques.{name} has no meaning with name=lattice; leave it out"] = unknown
         for name, value in self.fixed.items():
             changed = (found := getattr(self, name)) != value
             faults[f"{name}={found} has no meaning with name=lattice; use {value}"] = changed
-        for told, holds in faults.items():
-            if holds:
-                raise ValueError(told)
+        for message, wrong in faults.items():
+            if wrong:
+                raise ValueError(message)
         return self
 
 

@@ -1,7 +1,7 @@
-"""Evaluate by search: what the model finds, and its files.
+"""Evaluate by search: run the searches, compute the scores and write the files.
 
-A search finds answers that the model alone would not; how many it would find with a model that
-knows nothing is therefore measured beside it, with the same number of chains and rounds.
+Trying many guesses solves puzzles even without knowledge. As a control, the same search can run
+with an untrained model, with as many chains and rounds.
 """
 
 import json
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from apps.lattice.config import LatticeConfig
-from apps.lattice.search import Found, Ledger, Search, search_sets
+from apps.lattice.search import Ledger, Search, SearchResult, search_sets
 from evaluation import table
 from evaluation.job import Job, beside
 from evaluation.measure import Prepared, Report
@@ -29,19 +29,19 @@ from runtime.ranks import Ranks
 
 
 @dataclass(frozen=True)
-class Figures:
-    """Shares of the puzzles, and what they cost."""
+class SearchScores:
+    """The results of a search over a set: shares of the puzzles, and the cost."""
 
     set_name: str
-    searcher: str  # model, or untrained
+    searcher: str  # "model" or "untrained"
     num_puzzles: int
-    solved: Estimate  # the first three add up to 1
+    solved: Estimate  # solved, wrong and abstained add up to 1
     wrong: Estimate
     abstained: Estimate
     at_once: Estimate  # solved by one pass of the model, without search
-    calls: tuple[float, float, float]  # for a puzzle: mean, median, 95th percentile
-    solved_within: dict[int, float]  # the share solved with at most this many calls
-    seconds: float  # of one rank for each puzzle
+    calls: tuple[float, float, float]  # mean, median and 95th percentile over the puzzles
+    solved_within: dict[int, float]  # number of calls -> share solved with at most this many
+    seconds: float  # mean time of one rank for a puzzle
 
 
 def search(
@@ -52,7 +52,7 @@ def search(
     _: EvalBatches,
     ranks: Ranks,
 ) -> Report:
-    """Search on all ranks with the model, and with weights that were never trained."""
+    """Search on all ranks with the model, and with an untrained one if `control` asks for it."""
     config, settings = job.config, job.config.search
     forward = prepared(model)
     searchers = {"model": (forward, model, config.max_examples)}
@@ -61,7 +61,7 @@ def search(
         untrained = build_model(arch, job.facts).to(ranks.device)
         searchers["untrained"] = (prepared(untrained), untrained, settings.control)
     ledger = Ledger(ledger_prefix(job), search_key(job, arch), ranks)
-    figures, by_model = list[Figures](), dict[str, list[Found]]()
+    scores, by_model = list[SearchScores](), dict[str, list[SearchResult]]()
     for who, (step, searched, number) in searchers.items():
         puzzles = {name: rows_of(job.dataset, name, number) for name in job.dataset.sets}
         one = Search(step, searched.eval(), arch, ranks, settings, config.seed)
@@ -69,12 +69,12 @@ def search(
         if who == "model":
             by_model = found
         for name, rows in found.items():
-            figures += figures_of(name, who, rows, puzzles[name].labels)
-    return partial(report, figures, by_model, job)
+            scores += scores_of(name, who, rows, puzzles[name].labels)
+    return partial(report, scores, by_model, job)
 
 
 def search_key(job: Job, arch: LatticeConfig) -> str:
-    """Return what decides the answers of a search."""
+    """Return all that determines the answers of a search, as JSON."""
     config = job.config
     key = {"model": job.trained.digest(), "weights": config.weights, "seed": config.seed}
     key |= {"data": job.dataset.fingerprint(), "arch": arch.model_dump(mode="json")}
@@ -82,7 +82,7 @@ def search_key(job: Job, arch: LatticeConfig) -> str:
 
 
 def ledger_prefix(job: Job) -> Path:
-    """Return how the files begin that keep what an unfinished search has found."""
+    """Return the beginning of the names of the files that hold the results so far."""
     return beside(job.output, "_search")
 
 
@@ -94,23 +94,23 @@ def rows_of(dataset: PuzzleDataset, set_name: str, number: int | None) -> Batch:
 
 
 def report(
-    figures: Sequence[Figures],
-    found: Mapping[str, Sequence[Found]],
+    scores: Sequence[SearchScores],
+    found: Mapping[str, Sequence[SearchResult]],
     job: Job,
     facts: dict[str, Any],
     seconds: float,
 ) -> None:
-    """Write what a search gave as JSON, and the records asked for; print it as a table."""
+    """Write the scores of a search as JSON, and its records if asked for; print a table."""
     settings = job.config.search.model_dump()
-    content = facts | {"search": settings, "searchers": table.plain(figures)}
+    content = facts | {"search": settings, "searchers": table.plain(scores)}
     files = records_of_search(found, job) if job.config.save_records else {}
-    publish(job, content, files, as_text(figures), f"{seconds:.1f} s")
+    publish(job, content, files, as_text(scores), f"{seconds:.1f} s")
     for path in job.output.parent.glob(f"{ledger_prefix(job).name}.*.jsonl"):
         path.unlink(missing_ok=True)  # The result is written.
 
 
-def records_of_search(found: Mapping[str, Sequence[Found]], job: Job) -> dict[Path, str]:
-    """Return `records` of a search; a puzzle without an answer has none that could be wrong."""
+def records_of_search(found: Mapping[str, Sequence[SearchResult]], job: Job) -> dict[Path, str]:
+    """Return the `records` of a search. Puzzles without an answer are not among the answers."""
     answers, labels, known = Answers(job.facts.vocab_size), {}, {}
     for name, puzzles in found.items():
         rows = rows_of(job.dataset, name, len(puzzles))
@@ -128,10 +128,10 @@ def records_of_search(found: Mapping[str, Sequence[Found]], job: Job) -> dict[Pa
     return records(job, lines, answers.finish(lambda own: [own]))
 
 
-def figures_of(
-    set_name: str, searcher: str, found: Sequence[Found], labels: np.ndarray
-) -> list[Figures]:
-    """Compare what was found with the labels, tokens [N, S], by row; none where no row has any."""
+def scores_of(
+    set_name: str, searcher: str, found: Sequence[SearchResult], labels: np.ndarray
+) -> list[SearchScores]:
+    """Compare the results with the labels, tokens [N, S] by row. Return [] if no row has labels."""
     found = [one for one in found if (labels[one.row] >= 0).any()]
     if not found:
         return []
@@ -140,41 +140,41 @@ def figures_of(
         return wilson(int(holds.sum()), len(found))
 
     labels = labels[[one.row for one in found]]
-    has_answer, right = _judged([one.answer for one in found], labels)
+    has_answer, right = _compared([one.answer for one in found], labels)
     calls = np.array([one.calls for one in found])
-    figures = Figures(
+    scores = SearchScores(
         set_name=set_name,
         searcher=searcher,
         num_puzzles=len(found),
         solved=share(right),
         wrong=share(has_answer & ~right),
         abstained=share(~has_answer),
-        at_once=share(_judged([one.at_once for one in found], labels)[1]),
+        at_once=share(_compared([one.at_once for one in found], labels)[1]),
         calls=(float(calls.mean()), float(np.median(calls)), float(np.percentile(calls, 95))),
-        solved_within=_within(calls, right),
+        solved_within=_solved_by_calls(calls, right),
         seconds=float(np.mean([one.seconds for one in found])),
     )
-    return [figures]
+    return [scores]
 
 
-def _within(calls: np.ndarray, right: np.ndarray) -> dict[int, float]:
+def _solved_by_calls(calls: np.ndarray, right: np.ndarray) -> dict[int, float]:
     bounds = 2 ** np.arange(np.ceil(np.log2(calls.max())) + 1).astype(int)
     return {int(bound): float(np.mean((calls <= bound) & right)) for bound in bounds}
 
 
 def as_csv(
-    found: Mapping[str, Sequence[Found]],
+    found: Mapping[str, Sequence[SearchResult]],
     labels: Mapping[str, np.ndarray],
     known: Mapping[str, Mapping[str, np.ndarray | None]],
 ) -> str:
-    """Return a line for each puzzle of all sets, with its labels, tokens [N, S], and what is known
-    of it from the data, by name.
+    """Return a line for each puzzle of all sets. `labels` are tokens [N, S] of each set; `known`
+    are further columns of each set by name, from the data.
     """
     counted = ("calls", "rounds", "taken_back", "restarts", "seconds")
     sets, names = {}, dict.fromkeys(name for values in known.values() for name in values)
     for name, puzzles in found.items():
-        has_answer, right = _judged([one.answer for one in puzzles], labels[name])
-        _, at_once = _judged([one.at_once for one in puzzles], labels[name])
+        has_answer, right = _compared([one.answer for one in puzzles], labels[name])
+        _, at_once = _compared([one.at_once for one in puzzles], labels[name])
         shares = {"solved": right, "wrong": has_answer & ~right, "abstained": ~has_answer}
         has_labels = (labels[name] >= 0).any(axis=1)
         columns = {
@@ -186,20 +186,20 @@ def as_csv(
     return table.rows_as_csv([*names, "solved", "wrong", "abstained", "at_once", *counted], sets)
 
 
-def _judged(
+def _compared(
     answers: Sequence[np.ndarray | None], labels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return where there is an answer, and where it is right, bool [N]."""
+    """Return two bool [N]: the puzzle has an answer; the answer is right."""
     pairs = zip(answers, labels, strict=True)
     right = [answer is not None and bool((answer == label).all()) for answer, label in pairs]
     return np.array([answer is not None for answer in answers], bool), np.array(right, bool)
 
 
-def as_text(figures: Sequence[Figures]) -> str:
-    """Return a line for each, shares with their 95 % intervals."""
+def as_text(scores: Sequence[SearchScores]) -> str:
+    """Return a table with a line for each set and searcher, shares with 95 % intervals."""
     names = ("solved", "wrong", "abstained", "at_once")
     lines = []
-    for one in figures:
+    for one in scores:
         shares = [getattr(one, name) for name in names]
         counts = [f"{value:,.0f}" for value in one.calls]
         place = [one.set_name, one.searcher, one.num_puzzles]
@@ -207,9 +207,9 @@ def as_text(figures: Sequence[Figures]) -> str:
     header = ["set", "searcher", "puzzles", *names, "calls", "median", "95 %", "seconds"]
     explained = "in brackets: 95 % confidence intervals; calls: rows through the model for a puzzle"
     within = [
-        f"{one.set_name}, {one.searcher}: solved within so many calls: "
+        f"{one.set_name}, {one.searcher}: share solved by number of calls: "
         + ", ".join(f"{bound} {share:.3f}" for bound, share in one.solved_within.items())
-        for one in figures
+        for one in scores
         if one.searcher == "model"
     ]
     return "\n".join((table.as_text(header, lines, explained), *within))

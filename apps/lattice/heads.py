@@ -1,7 +1,7 @@
-"""The heads of `arch=lattice` beside its token head (arXiv:2605.08605): of each candidate whether
-it stays, and of the whole puzzle whether its solution has been struck.
+"""The heads of `arch=lattice` besides its token head (arXiv:2605.08605). They predict for each
+candidate whether it stays, and for the puzzle whether its solution has been struck.
 
-What they are compared with are the candidates that the model was shown, and the labels.
+Their targets come from the labels and the candidates that the model was shown.
 """
 
 import torch
@@ -15,29 +15,27 @@ from models.heads.linear import Linear, LinearOfDigits
 from models.layers import widened
 from models.losses import binary_cross_entropy
 
-# The latent that the answer is about: bool [B, S, V], what cells may still hold.
+# The latent with the candidates that the model was shown: bool [B, S, V].
 CANDIDATES = "z_candidates"
 
 
 def solution_in(candidates: Tensor, labels: Tensor) -> Tensor:
-    """Return bool [B, S, V], the candidate of each cell that is its label (int [B, S]), if it is
-    there; none where there is no label.
-    """
+    """Return bool [B, S, V], true for candidates that are their cell's label, int [B, S]."""
     label = F.one_hot(labels.clamp_min(0).long(), candidates.shape[-1]).bool()
     return label & candidates & (labels >= 0).unsqueeze(-1)
 
 
 def solution_gone(candidates: Tensor, labels: Tensor) -> Tensor:
-    """Return bool [B], where the label of a cell is none of its candidates any more."""
+    """Return bool [B], true if the label of some cell is no candidate any more."""
     return ((labels >= 0) & ~solution_in(candidates, labels).any(-1)).any(-1)
 
 
 class CandidatesHead(AuxiliaryHead):
-    """Which candidates stay: maps [B, S, D] to a logit for each token, [B, S, V], or the states of
-    digits [B, S, N, D] to the same; weighted binary cross entropy, the mean over cells and tokens.
+    """Predicts the candidates that stay: maps states of cells [B, S, D], or of digits [B, S, N, D],
+    to logits [B, S, V]. Loss: weighted binary cross entropy, the mean over cells and tokens.
 
-    The target are the candidates shown that are in the solution. Metrics: `kept`, the share of
-    those that would stay; `struck`, of the others that were shown the share that would go.
+    The targets are the shown candidates that are in the solution. Metrics: `kept`, the share of the
+    targets with a logit above 0; `struck`, the share of all other shown candidates below it.
     """
 
     metrics = ("kept", "struck")
@@ -69,8 +67,8 @@ class CandidatesHead(AuxiliaryHead):
 
 
 class ContradictionHead(CellLogitHead):
-    """Has a token of the solution been struck? A logit [B] from the first position; binary cross
-    entropy. Metric: `accuracy`.
+    """Predicts whether a token of the solution has been struck: a logit [B] from the first
+    position. Loss: binary cross entropy. Metric: `accuracy`.
     """
 
     reads_cells = False

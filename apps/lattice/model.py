@@ -1,9 +1,9 @@
 """Deduction on a grid of candidates: the lattice deduction transformer (arXiv:2605.08605).
 
-The state of a puzzle is the set of tokens that each cell may still hold. A looped transformer says
-which of them to strike, what each cell holds, and whether the solution has been struck already. A
-step strikes what is unlikely and guesses one cell. What it guesses may be wrong; so the model
-learns on states of its own making, and to notice a contradiction.
+The state of a puzzle is the set of tokens that each cell may still hold: its candidates. A looped
+transformer predicts the candidates to strike, the token of each cell, and whether the solution has
+been struck already. A step strikes unlikely candidates and guesses one cell. A guess may be wrong,
+so the model learns on the states that it reaches itself, and learns to notice a contradiction.
 
 Shape letters: B batch, S cells, V tokens, N digits, P positions in front of the cells, T = P + S,
 D hidden width, K loops.
@@ -39,12 +39,13 @@ from models.layers import (
 from models.recurrence import Block, Latents, ReasoningLevel, Recurrence, Rotary
 from runtime.streams import Address, Stream
 
-# Examples that have these know for each cell, int64 [B, S], and for each token, int64 [B, V], which
-# one of the puzzle itself it is in their present view.
+# Optional entries of the examples:
+# the cell, int64 [B, S], and the token, int64 [B, V], of the original puzzle for each cell and
+# token of the present view;
 ORIGIN_CELLS, ORIGIN_TOKENS = "origin_cells", "origin_tokens"
-# Examples that have these begin with them, bool [B, S, V], instead of with all candidates.
+# the candidates to begin with, bool [B, S, V]; by default all;
 BEGINNINGS = "beginnings"
-# Examples that have this strike below a probability of their own, float32 [B].
+# the threshold for striking of each row, float32 [B]; by default the configuration's.
 STRIKE_BELOW = "strike_below"
 # Verdicts of a step.
 DECIDED, CONTRADICTION = 1, 2
@@ -73,7 +74,7 @@ class LatticeBlock(Block):
 
 
 class Loop(ReasoningLevel):
-    """Blocks with a norm around them: maps [B, T, D] to norm(x + blocks(x))."""
+    """A stack of blocks with a residual and a norm: maps [B, T, D] to norm(x + blocks(x))."""
 
     def __init__(self, config: LatticeConfig, num_positions: int, block: type[Block]) -> None:
         super().__init__(config, config.L_layers, num_positions, block)
@@ -84,20 +85,20 @@ class Loop(ReasoningLevel):
 
 
 class Deduced(NamedTuple):
-    """What a step makes of the candidates of B rows."""
+    """The result of a step for B rows."""
 
-    candidates: Tensor  # bool [B, S, V], after what was struck and guessed
-    guessed: Tensor  # int64 [B], the cell that was guessed; -1: none
-    decided: Tensor  # bool [B], the model has seen the whole answer, and accepts it
-    contradiction: Tensor  # bool [B], a cell has none, or the model says that the solution is gone
+    candidates: Tensor  # bool [B, S, V], after striking and guessing
+    guessed: Tensor  # int64 [B], the guessed cell; -1: none
+    decided: Tensor  # bool [B], each cell had one candidate already, and the model accepts them
+    contradiction: Tensor  # bool [B], a cell has no candidate, or the model sees a contradiction
 
 
 class LatticeInner(Recurrence):
-    """A step on candidate sets.
+    """The model inside one step on candidate sets.
 
     The carry has z_H [B, T, D], the states of the last loop, which heads read; z_candidates, bool
-    [B, S, V], what they are about; z_next, the same for the next step; z_guess, int64 [B], the cell
-    that was guessed, or -1; z_verdict, int64 [B], what the step came to: DECIDED, CONTRADICTION, 0.
+    [B, S, V], the candidates that were shown; z_next, the candidates for the next step; z_guess,
+    int64 [B], the guessed cell or -1; z_verdict, int64 [B]: DECIDED, CONTRADICTION, or 0.
     """
 
     open_cell: Tensor
@@ -106,7 +107,7 @@ class LatticeInner(Recurrence):
     def __init__(self, config: LatticeConfig, facts: DataFacts) -> None:
         side = math.isqrt(facts.seq_len)
         self.views = sudoku_symmetries(side)
-        # Positions are those of rows and columns, not one by one.
+        # Learned positions are a vector for each row and column, not one for each cell.
         learned = config.pos_encodings == "learned"
         super().__init__(
             config.model_copy(update={"pos_encodings": "none"}) if learned else config, facts
@@ -127,9 +128,9 @@ class LatticeInner(Recurrence):
         self.add_layers(config)
 
     def add_layers(self, config: LatticeConfig) -> None:
-        """Build what a loop and its input need."""
+        """Build the loop and its input layers."""
         D = self.hidden_size
-        self.num_prefix = 1  # A position that stands for the whole puzzle.
+        self.num_prefix = 1  # One position for the whole puzzle.
         self.num_positions = self.num_states = 1 + self.seq_len
         self.embed_whole = nn.Parameter(trunc_normal_(torch.empty(D), std=D**-0.5))
         self.H_level = Loop(config, self.num_positions, LatticeBlock)
@@ -149,8 +150,8 @@ class LatticeInner(Recurrence):
     def begin(
         self, new: Tensor, carry: Latents, examples: Examples, drawn: Drawn | None = None
     ) -> tuple[Latents, Examples]:
-        """Return latents with the candidates of this step, in `new` rows (bool [B]) all, and the
-        examples, both in the view that was drawn.
+        """Return the latents with the candidates of this step, and the examples, both in the drawn
+        view. `new` rows (bool [B]) begin with all candidates or with their `BEGINNINGS`.
         """
         new, fresh = new.view(-1, 1, 1), examples.get(BEGINNINGS)
         if fresh is None:
@@ -159,18 +160,18 @@ class LatticeInner(Recurrence):
         if self.keeps_states:
             z_H = torch.where(new, 0.0, z_H)
         if drawn is not None and "cells" in drawn:
-            candidates, examples = _turned(candidates, examples, drawn)
+            candidates, examples = _turn(candidates, examples, drawn)
         return carry | {"z_H": z_H, CANDIDATES: candidates}, examples
 
     def all_candidates(self, inputs: Tensor) -> Tensor:
-        """Return what cells may hold before anything is deduced, bool [B, S, V]; inputs [B, S]."""
+        """Return all candidates of unsolved puzzles, bool [B, S, V], for inputs [B, S]."""
         given = F.one_hot(inputs.long(), len(self.open_cell)).bool()
         is_open = (inputs == EMPTY_TOKEN).unsqueeze(-1)
         return (is_open & self.open_cell) | (~is_open & given)
 
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
         """Run all loops. Return the latents, detached, and the states after each loop, [K * B, T,
-        D]; in evaluation mode after the last one alone.
+        D]; in evaluation mode only after the last loop.
         """
         injected = self.embed(carry[CANDIDATES])
         first_kept = 0 if self.training else self.num_loops - 1
@@ -199,7 +200,7 @@ class LatticeInner(Recurrence):
         return Answer(states, num_prefix=1)
 
     def as_carried(self, h: Tensor) -> Tensor:
-        """Return the states of a loop as the carry keeps them."""
+        """Return the states of a loop in the shape of the carry."""
         return h
 
     @torch.no_grad()
@@ -212,17 +213,16 @@ class LatticeInner(Recurrence):
         solution: Tensor | None = None,
         strike_below: Tensor | None = None,
     ) -> Deduced:
-        """Strike candidates and guess a cell, where rows are neither decided nor contradictory.
+        """Strike candidates, and guess a cell in rows that are neither decided nor contradictory.
 
         Args:
-            outputs: of the heads, for these candidates, bool [B, S, V].
-            inputs: int [B, S]; of cells that are given nothing is struck.
-            guesses: [B, 2], uniform in [0, 1): which of the open cells, and which of its tokens;
-                None: nothing is guessed.
-            solution: int [B, S], tokens that are guessed where they still are candidates; else,
-                and where they are negative, the model guesses. None: it always does.
-            strike_below: float32 [B], the probability below which each row strikes; None: that of
-                the configuration.
+            outputs: outputs of the heads for `candidates`, bool [B, S, V].
+            inputs: int [B, S]; the candidates of given cells are never struck.
+            guesses: [B, 2], uniform in [0, 1), to choose an open cell and one of its tokens; None:
+                guess nothing.
+            solution: int [B, S], tokens to guess as long as they are candidates; the model guesses
+                in cells with a negative token or without that candidate. None: it always guesses.
+            strike_below: float32 [B], the threshold of each row; None: the configuration's.
         """
         bound = self.strike_below if strike_below is None else strike_below.logit().view(-1, 1, 1)
         unlikely = outputs["candidates_logits"] < bound
@@ -248,25 +248,25 @@ class LatticeInner(Recurrence):
     def _guess(
         self, logits: Tensor, candidates: Tensor, is_open: Tensor, guesses: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return a cell of each row, int64 [B], and its token, the same; any where none is open."""
+        """Choose an open cell of each row and its token, int64 [B]; any if no cell is open."""
         number = is_open.cumsum(-1)
         wanted = (guesses[:, :1] * number[:, -1:]).floor() + 1
         cell = ((number == wanted) & is_open).int().argmax(-1)
         rows = torch.arange(len(cell), device=cell.device)
         scores = logits[rows, cell].float() / self.guess_temperature
         scores = scores.masked_fill(~candidates[rows, cell], -math.inf)
-        # Sums from the first token on; torch's own are refused where a GPU must give the same bits.
+        # Cumulative sums as a product: torch's cumsum has no deterministic form on GPUs.
         below = scores.softmax(-1) @ torch.ones_like(scores[0]).expand(scores.shape[-1], -1).triu()
         token = (below <= guesses[:, 1:] * below[:, -1:]).sum(-1).clamp_max(len(self.open_cell) - 1)
         return cell, token
 
 
 class DigitLatticeInner(LatticeInner):
-    """The same with a state for each digit and cell, z_H [B, N * S, D], and weights that all digits
-    share, as in `apps.dec.model`: permuting the digits of a puzzle permutes all that is deduced.
+    """The same with a state for each digit in each cell, z_H [B, N * S, D], and shared weights for
+    all digits, as in `apps.dec.model`: permuting the digits of a puzzle permutes all deductions.
     """
 
-    num_kinds = 4  # Where a cell is open a digit is struck or possible, else another's or its own.
+    num_kinds = 4  # In an open cell a digit is struck or possible; in a decided one, out or in.
 
     def add_layers(self, config: LatticeConfig) -> None:
         self.num_digits = len(self.open_cell) - FIRST_DIGIT
@@ -290,8 +290,8 @@ class DigitLatticeInner(LatticeInner):
 
 
 class LatticeACT(ACT):
-    """A lattice under the ACT loop: each slot of the batch goes on with its candidates until they
-    are decided, or contradict each other, or are too old; then it takes the next puzzle.
+    """A lattice under the ACT loop. Each slot of the batch keeps its puzzle until all cells are
+    decided, a contradiction is found or all steps are taken; then it takes the next one.
     """
 
     inner: LatticeInner
@@ -312,15 +312,15 @@ class LatticeACT(ACT):
     def think(
         self, carry: ACTCarry, offered: Examples, drawn: Drawn | None = None
     ) -> tuple[ACTCarry, Tensor]:
-        """As `ACT.think`, with the answers of all loops in training.
+        """Run a step like `ACT.think`, in training with the answers of all loops.
 
         Args:
-            drawn: `guesses`, float32 [B, 2], uniform in [0, 1), which cell and token are guessed;
-                `guided`, bool [B, 1], rows whose guess is the solution's; `cells` and `tokens`,
-                int32 [B, S] and [B, V], the view in which a row goes on: cells[i] is the old
+            drawn: `guesses`, float32 [B, 2], uniform in [0, 1), to choose cell and token of a
+                guess; `guided`, bool [B, 1], rows that guess the solution's token; `cells` and
+                `tokens`, int32 [B, S] and [B, V], the new view of a row: cells[i] is the old
                 position of cell i, tokens[t] is the new token for t.
         """
-        steps, examples = self._taken(carry, offered)
+        steps, examples = self._take_examples(carry, offered)
         latents, examples = self.inner.begin(carry.halted, carry.inner, examples, drawn)
         latents, answer = self.inner(latents, examples)
         with torch.no_grad():
@@ -340,8 +340,8 @@ class LatticeACT(ACT):
         return ACTCarry(latents, steps, halted, examples), answer
 
     def judge(self, heads: Iterable[Head], carry: ACTCarry, outputs: Outputs) -> Judged:
-        """As `ACT.judge`, with the candidates shown; of the answers of several loops the last one
-        has the metrics, and losses are the mean over all.
+        """Judge like `ACT.judge`, with the shown candidates among the examples. Losses are means
+        over the answers of all loops; metrics are those of the last loop.
         """
         examples = carry.examples | {CANDIDATES: carry.inner[CANDIDATES]}
         B, loops = len(carry.steps), len(outputs["logits"]) // len(carry.steps)
@@ -349,10 +349,9 @@ class LatticeACT(ACT):
             examples = {n: v.repeat(loops, *[1] * (v.ndim - 1)) for n, v in examples.items()}
         judged = super().judge(heads, replace(carry, examples=examples), outputs)
         losses = judged.losses
-        if self.training and not self.config.learns_when_gone:
+        if self.training and not self.config.learn_after_mistakes:
             gone = solution_gone(examples[CANDIDATES], examples["labels"])
-            taught = {n: torch.where(gone, 0.0, losses[n]) for n in ("lm", "candidates")}
-            losses = losses | taught
+            losses = losses | {n: losses[n].masked_fill(gone, 0.0) for n in ("lm", "candidates")}
         if loops == 1:
             return judged._replace(losses=losses)
         losses = {name: value.view(loops, B).mean(0) for name, value in losses.items()}
@@ -382,15 +381,15 @@ def guesses_and_views(
 
 
 def _guided(token: Tensor, cell: Tensor, candidates: Tensor, solution: Tensor) -> Tensor:
-    """Return the solution's token of each row's cell, where it still is there; else the given."""
+    """Return the solution's token of each row's cell if it is still a candidate, else `token`."""
     rows = torch.arange(len(cell), device=cell.device)
     right = solution[rows, cell].long()
-    there = (right >= 0) & candidates[rows, cell, right.clamp_min(0)]
-    return torch.where(there, right, token)
+    possible = (right >= 0) & candidates[rows, cell, right.clamp_min(0)]
+    return torch.where(possible, right, token)
 
 
-def _turned(candidates: Tensor, examples: Examples, drawn: Drawn) -> tuple[Tensor, Examples]:
-    """Return candidates [B, S, V] and examples in another view."""
+def _turn(candidates: Tensor, examples: Examples, drawn: Drawn) -> tuple[Tensor, Examples]:
+    """Return candidates [B, S, V] and examples in the drawn view."""
     cells, tokens = drawn["cells"].long(), drawn["tokens"].long()
     turned = {}
     for name in ("inputs", "labels"):
@@ -408,7 +407,7 @@ def _turned(candidates: Tensor, examples: Examples, drawn: Drawn) -> tuple[Tenso
 
 
 def lattice(config: LatticeConfig, facts: DataFacts) -> LatticeInner:
-    """Build the form that `config.symmetry` asks for."""
+    """Build the model for `config.symmetry`."""
     inner = LatticeInner if config.symmetry == "none" else DigitLatticeInner
     return inner(config, facts)
 

@@ -1,4 +1,4 @@
-"""What a chain of a search did with a puzzle, in words."""
+"""Describe the rounds of a search chain in words."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -11,23 +11,23 @@ from dataset.sudoku.rules import EMPTY_TOKEN
 from runtime.text import many
 
 
-class Told(NamedTuple):
-    """A round of a chain: what was open, what was struck, and how it ended, "" if in no way."""
+class RoundText(NamedTuple):
+    """A round of a chain in words."""
 
-    left: str
-    struck: list[str]
-    ending: str
-
-
-def tell(rounds: Sequence[Round], chain: int) -> Iterator[str]:
-    """Yield lines on what a chain struck, decided and guessed in each round, until it was done."""
-    for number, told in enumerate(tell_rounds(rounds, chain), start=1):
-        yield f"round {number}: {told.left}"
-        yield from (f"  {line}" for line in (*told.struck, told.ending) if line)
+    left: str  # the open cells and candidates
+    struck: list[str]  # a line for each cell decided by striking, and one for the rest
+    ending: str  # guess, decision or contradiction; "" for none of them
 
 
-def tell_rounds(rounds: Sequence[Round], chain: int) -> Iterator[Told]:
-    """Yield what happened in each round of a chain, until it was done."""
+def describe_chain(rounds: Sequence[Round], chain: int) -> Iterator[str]:
+    """Yield lines that describe each round of a chain, until the chain is done."""
+    for number, text in enumerate(describe_rounds(rounds, chain), start=1):
+        yield f"round {number}: {text.left}"
+        yield from (f"  {line}" for line in (*text.struck, text.ending) if line)
+
+
+def describe_rounds(rounds: Sequence[Round], chain: int) -> Iterator[RoundText]:
+    """Yield the description of each round of a chain, until the chain is done."""
     guesses: list[str] = []
     for number, one in enumerate(rounds, start=1):
         before, after = one.before[chain], one.after[chain]
@@ -50,13 +50,13 @@ def tell_rounds(rounds: Sequence[Round], chain: int) -> Iterator[Told]:
         elif guess >= 0:
             guesses += _symbols(after[guess])
             ending = f"guess {_place(guess, before)} = {guesses[-1]}"
-        yield Told(left, list(_struck(before, after, guess)), ending)
+        yield RoundText(left, list(_struck(before, after, guess)), ending)
         if verdict == DECIDED:
             return
 
 
 def _struck(before: np.ndarray, after: np.ndarray, guess: int) -> Iterator[str]:
-    """Yield what was struck, cell by cell where that decides it."""
+    """Yield a line for each cell that was decided by striking, and one for all other strikes."""
     further = 0
     for cell in np.flatnonzero((before != after).any(-1)).tolist():
         gone = _symbols(before[cell] & ~after[cell])

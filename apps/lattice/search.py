@@ -1,9 +1,9 @@
-"""Search with a model that deduces and guesses (arXiv:2605.08605): several chains for each puzzle,
-the first of which that has decided all cells answers.
+"""Search with a model that deduces and guesses (arXiv:2605.08605). Each puzzle has several chains;
+the first one to decide all cells gives the answer.
 
-Neither the rules nor the solution have a say: a chain that the model finds contradictory takes its
-last guess back, or starts again, and what a chain decides is believed. So an answer can be wrong; a
-puzzle of which no chain decides all cells in time has none.
+The search knows neither rules nor solution. At a contradiction, as the model sees it, a chain takes
+back its last guess or starts again. An answer can be wrong, because nothing checks it. A puzzle has
+no answer if no chain decides all cells in time.
 
 Shape letters: P puzzles at a time, C chains of each, B = P * C rows, S cells.
 """
@@ -42,18 +42,18 @@ from runtime.streams import Stream, random_words
 
 
 @dataclass
-class Found:
-    """What became of a puzzle."""
+class SearchResult:
+    """The result of the search for a puzzle."""
 
     row: int  # its number in the set
-    at_once: np.ndarray | None = None  # tokens [S] that the model would answer after one pass
-    answer: np.ndarray | None = None  # of the first chain that had decided all cells
-    chain: int | None = None  # the chain that answered
-    rounds: int = 0  # steps that each chain took
-    calls: int = 0  # rows that passed through the model, the chains of all rounds
-    taken_back: int = 0  # guesses, of all chains
-    restarts: int = 0  # of all chains
-    seconds: float = 0.0  # of this rank, shared with the other puzzles of the batch
+    at_once: np.ndarray | None = None  # tokens [S], the answer of one pass without search
+    answer: np.ndarray | None = None  # tokens [S] of the first chain to decide all cells
+    chain: int | None = None  # that chain
+    rounds: int = 0  # steps of each chain
+    calls: int = 0  # rows through the model: chains times rounds
+    taken_back: int = 0  # guesses taken back by all chains
+    restarts: int = 0  # restarts of all chains
+    seconds: float = 0.0  # this puzzle's share of this rank's time
 
     def add(self, one: "Round", seconds: float) -> None:
         """Add a round of the puzzle's chains."""
@@ -72,44 +72,46 @@ class Found:
         return {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in vars(self).items()}
 
     @staticmethod
-    def from_json(values: Mapping[str, Any]) -> "Found":
+    def from_json(values: Mapping[str, Any]) -> "SearchResult":
         arrays = {n: np.array(v) for n, v in values.items() if isinstance(v, list)}
-        return Found(**{**values, **arrays})
+        return SearchResult(**{**values, **arrays})
 
 
 class Round(NamedTuple):
     """A step of a puzzle's C chains."""
 
     before: np.ndarray  # bool [C, S, V], the candidates that the model was shown
-    after: np.ndarray  # the same, what is left
-    guessed: np.ndarray  # int64 [C], the cell that was guessed; -1: none
+    after: np.ndarray  # bool [C, S, V], the candidates that are left
+    guessed: np.ndarray  # int64 [C], the guessed cell; -1: none
     verdicts: np.ndarray  # int64 [C], DECIDED, CONTRADICTION, or 0
-    taken_back: np.ndarray  # int64 [C], cell of the guess taken back; -1: none, a chain starts anew
+    taken_back: np.ndarray  # int64 [C], cell of a guess taken back; -1: none, or a restart
 
 
-# Chains of a puzzle begin with so many degrees of caution, one after the other.
+# Chain c of a puzzle begins with caution c modulo this.
 CAUTIONS = 4
 
-Watch = Callable[[Found, Round], object]
+Watch = Callable[[SearchResult, Round], object]
 
 
 class Chain:
-    """What a chain goes back to at a contradiction.
+    """The guesses of a chain, for going back at a contradiction.
 
     Attributes:
-        begins_with: bool [S, V], its candidates when it begins, or begins again.
-        caution: how often it has started again, and what it began with: where no guess is left,
-            something was struck that should not have been.
+        begins_with: bool [S, V], the candidates when the chain begins or begins again.
+        caution: its initial caution plus its restarts. A restart without a guess left means that a
+            right candidate was struck, so higher caution strikes less.
     """
 
     def __init__(self, candidates: np.ndarray, *, backtracks: bool, caution: int = 0) -> None:
         self.begins_with, self._first, self._backtracks = candidates, candidates, backtracks
         self.caution = caution
-        # Of each guess that stands its cell, and the candidates if it was wrong.
+        # For each standing guess its cell, and the candidates to go on with if it was wrong.
         self._guesses: list[tuple[int, np.ndarray]] = []
 
     def follow(self, before: np.ndarray, after: np.ndarray, guessed: int, verdict: int) -> int:
-        """Follow a round of the chain, as `Round` has it; return the cell that is taken back."""
+        """Take in a round of the chain, in the terms of `Round`. Return the cell of the guess that
+        is taken back, or -1.
+        """
         taken_back = -1
         if verdict == CONTRADICTION:
             self.begins_with = self._first
@@ -126,24 +128,24 @@ class Chain:
 
 @dataclass
 class _Work:
-    """The puzzles that are searched at a time, by slot."""
+    """The state of the search: the present puzzles by slot."""
 
-    inputs: np.ndarray  # Tokens [P, S]; of a slot without a puzzle those of the last one.
-    halted: np.ndarray  # bool [P, C], chains that begin, or begin again, in the next round.
-    searched: dict[int, Found] = field(default_factory=dict)
+    inputs: np.ndarray  # tokens [P, S]; an empty slot keeps its last puzzle
+    halted: np.ndarray  # bool [P, C], chains that begin or begin again in the next round
+    searched: dict[int, SearchResult] = field(default_factory=dict)
     chains: dict[int, list[Chain]] = field(default_factory=dict)
-    taken: list[int] = field(default_factory=list)  # Slots whose puzzle begins in this round.
-    began: float = 0.0
+    taken: list[int] = field(default_factory=list)  # slots with a new puzzle in this round
+    began: float = 0.0  # time at which this round began
 
 
 class Search:
-    """Lets a model search for the answers of puzzles; slots that are done take the next one.
+    """Searches for the answers of puzzles with a model, several puzzles at a time.
 
     Args:
         model: a lattice in evaluation mode, on the device of `ranks`; `forward` runs its steps.
-        settings: chains of each puzzle (C), puzzles at a time (P; 1 if they do not say), and when
-            one is given up.
-        seed: of guesses and views, which follow from it, the puzzle's row, its chain and the round.
+        settings: chains of each puzzle (C), puzzles at a time (P; 1 without this setting), and the
+            rounds after which a puzzle is given up.
+        seed: guesses and views depend only on it and the puzzle's row, chain and round.
     """
 
     def __init__(
@@ -165,9 +167,9 @@ class Search:
     @torch.no_grad()
     def __call__(
         self, puzzles: Iterable[tuple[int, np.ndarray]], watch: Watch | None = None
-    ) -> Iterator[Found]:
-        """Yield what is found of puzzles, row and tokens [S], in the order in which they are done;
-        `watch` is called with each of them after each of its rounds.
+    ) -> Iterator[SearchResult]:
+        """Yield the result of each puzzle as soon as it is done. `puzzles` are (row, tokens [S]).
+        `watch` is called after each round of each puzzle.
         """
         inner: Any = self._model.model.inner
         inputs = np.zeros((self._num_slots, inner.seq_len), np.int32)
@@ -178,7 +180,7 @@ class Search:
                 at_once = self._at_once(carry)
                 for slot in work.taken:
                     work.searched[slot].at_once = at_once[slot]
-            rounds = self._told(carry, work.chains)
+            rounds = self._follow(carry, work.chains)
             seconds = (time.perf_counter() - work.began) / len(work.searched)
             for slot, found in list(work.searched.items()):
                 one = rounds[slot]
@@ -191,15 +193,13 @@ class Search:
                     yield work.searched.pop(slot)
 
     def _offers(self, coming: Iterator[tuple[int, np.ndarray]], work: _Work) -> Iterator[Offer]:
-        """Give the free slots the next puzzles, and yield what all rows are offered; those that
-        have halted begin, or begin again.
-        """
+        """Fill free slots with the next puzzles, and yield the offer for all rows of a round."""
         while True:
             free = [slot for slot in range(self._num_slots) if slot not in work.searched]
             taken = dict(zip(free, coming, strict=False))
             work.taken = list(taken)
             for slot, (row, tokens) in taken.items():
-                work.searched[slot], work.inputs[slot] = Found(row), tokens
+                work.searched[slot], work.inputs[slot] = SearchResult(row), tokens
                 work.chains[slot], work.halted[slot] = self._new_chains(tokens), True
             if not work.searched:
                 return
@@ -220,7 +220,7 @@ class Search:
     def _examples(
         self, inputs: np.ndarray, chains: Mapping[int, Sequence[Chain]]
     ) -> dict[str, np.ndarray]:
-        """Return what is offered to all rows, for inputs [P, S] and the chains of each slot."""
+        """Return the examples for all rows, from inputs [P, S] and the chains of each slot."""
         inner: Any = self._model.model.inner
         rows = inputs.repeat(self._chains, axis=0)
         candidates = np.zeros((self.rows, inner.seq_len, len(inner.open_cell)), bool)
@@ -238,8 +238,8 @@ class Search:
             examples |= {ORIGIN_CELLS: cells.copy(), ORIGIN_TOKENS: tokens.copy()}
         return examples
 
-    def _draws(self, searched: Mapping[int, Found]) -> dict[str, np.ndarray]:
-        """Draw what all rows guess in their round, and their views."""
+    def _draws(self, searched: Mapping[int, SearchResult]) -> dict[str, np.ndarray]:
+        """Draw the guesses and views of all rows for their round."""
         words = np.zeros((self._num_slots, self._chains, 4), np.uint64)
         for slot, found in searched.items():
             counter = (0, found.rounds, found.row, 0)
@@ -252,14 +252,14 @@ class Search:
             draws["cells"], draws["tokens"] = inner.views.turns(words[:, 2:].T)
         return draws
 
-    def _told(self, carry: ACTCarry, chains: Mapping[int, Sequence[Chain]]) -> dict[int, Round]:
-        """Follow the chains of each slot, and return what they did as the puzzle itself is seen."""
+    def _follow(self, carry: ACTCarry, chains: Mapping[int, Sequence[Chain]]) -> dict[int, Round]:
+        """Let the chains of each slot follow their round. Return it in the puzzle's own view."""
         names = (CANDIDATES, "z_next", "z_guess", "z_verdict")
         before, after, guessed, verdicts = (carry.inner[name] for name in names)
         examples = carry.examples
         if ORIGIN_CELLS in examples:
             cells, tokens = examples[ORIGIN_CELLS], examples[ORIGIN_TOKENS]
-            before, after = (_turned_back(each, cells, tokens) for each in (before, after))
+            before, after = (_in_own_view(each, cells, tokens) for each in (before, after))
             known = cells.gather(1, guessed.clamp_min(0).unsqueeze(1)).squeeze(1)
             guessed = torch.where(guessed < 0, guessed, known)
         on_host = [self._ranks.to_host(each).numpy() for each in (before, after, guessed, verdicts)]
@@ -272,7 +272,7 @@ class Search:
         return rounds
 
     def _at_once(self, carry: ACTCarry) -> np.ndarray:
-        """Return the tokens that the first chain of each slot would answer now, [P, S]."""
+        """Return the present token predictions of the first chain of each slot, [P, S]."""
         first = {name: values[:: self._chains] for name, values in carry.examples.items()}
         outputs = self._model.model.inner.read(carry.inner["z_H"][:: self._chains], first)
         tokens = outputs["logits"].argmax(-1)
@@ -282,8 +282,8 @@ class Search:
         return self._ranks.to_host(tokens).numpy()
 
 
-def _turned_back(candidates: Tensor, cells: Tensor, tokens: Tensor) -> Tensor:
-    """Return candidates [C, S, V] as those of the puzzle itself, from its cells and tokens."""
+def _in_own_view(candidates: Tensor, cells: Tensor, tokens: Tensor) -> Tensor:
+    """Return candidates [C, S, V] in the puzzle's own view; see `ORIGIN_CELLS`."""
     renamed = torch.zeros_like(candidates)
     renamed.scatter_(2, tokens.unsqueeze(1).expand_as(candidates), candidates)
     placed = torch.zeros_like(candidates)
@@ -291,8 +291,8 @@ def _turned_back(candidates: Tensor, cells: Tensor, tokens: Tensor) -> Tensor:
 
 
 class Ledger:
-    """Files of the puzzles that are done, one of each rank, so that a search that was killed goes
-    on. Their names begin with `prefix`; those with another `key` are replaced.
+    """Files with the results so far, one for each rank, to continue a killed search. Their names
+    begin with `prefix`; files with another `key` are replaced.
     """
 
     def __init__(self, prefix: Path, key: str, ranks: Ranks) -> None:
@@ -304,34 +304,34 @@ class Ledger:
             if first != key:
                 continue
             for line in lines:
-                with suppress(ValueError):  # A kill may have cut it off.
+                with suppress(ValueError):  # A kill may have cut off the last line.
                     who, set_name, found = json.loads(line)
-                    self._done[who, set_name, found["row"]] = Found.from_json(found)
+                    self._done[who, set_name, found["row"]] = SearchResult.from_json(found)
                     own += f"{line}\n" if path == self._path else ""
         ranks.barrier()
         with disk_errors(self._path, ConfigError):
             write_atomically(self._path, f"{key}\n{own}")
 
     def missing(self, who: str, set_name: str, num_examples: int) -> list[int]:
-        """Return the rows of a searcher and a set that this rank has to do."""
+        """Return the rows that this rank still has to search."""
         own = range(self._ranks.rank, num_examples, self._ranks.world_size)
         return [row for row in own if (who, set_name, row) not in self._done]
 
-    def add(self, who: str, set_name: str, found: Found) -> None:
+    def add(self, who: str, set_name: str, found: SearchResult) -> None:
         self._done[who, set_name, found.row] = found
         with disk_errors(self._path, ConfigError), self._path.open("a") as file:
             file.write(json.dumps([who, set_name, found.to_json()]) + "\n")
 
-    def gather(self, who: str, set_name: str) -> dict[int, Found]:
-        """Return what all ranks have done, by row."""
+    def gather(self, who: str, set_name: str) -> dict[int, SearchResult]:
+        """Return the results of all ranks by row."""
         own = {place[2]: one for place, one in self._done.items() if place[:2] == (who, set_name)}
         return {row: one for part in self._ranks.gather_objects(own) for row, one in part.items()}
 
 
 def search_sets(
     search: Search, puzzles: Mapping[str, Batch], ledger: Ledger, who: str, *, show_progress: bool
-) -> dict[str, list[Found]]:
-    """Search all puzzles of each set, over all ranks; every rank returns the same, by row."""
+) -> dict[str, list[SearchResult]]:
+    """Search all puzzles of each set on all ranks; each rank returns all results, by row."""
     found = {}
     for name, rows in puzzles.items():
         missing = ledger.missing(who, name, len(rows.inputs))

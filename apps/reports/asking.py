@@ -19,7 +19,7 @@ from training.checkpoint.trained_model import TrainedModel
 if TYPE_CHECKING:
     import torch
 
-    from apps.lattice.search import Found, Round
+    from apps.lattice.search import Round, SearchResult
     from models.act import ACTLossHead
 
 
@@ -80,8 +80,8 @@ def search_for(
     *,
     row: int = 0,
     seed: int = 0,
-    watch: "Callable[[Found, Round], None]" = lambda found, one: None,
-) -> "tuple[Found, list[Round]]":
+    watch: "Callable[[SearchResult, Round], None]" = lambda found, one: None,
+) -> "tuple[SearchResult, list[Round]]":
     """Search for the answer to a puzzle; return the result and all rounds.
 
     Args:
@@ -93,7 +93,7 @@ def search_for(
 
     rounds, arch = list[Round](), cast(Any, model.model).config
 
-    def note(found: "Found", one: "Round") -> None:
+    def note(found: "SearchResult", one: "Round") -> None:
         rounds.append(one)
         watch(found, one)
 
@@ -103,7 +103,7 @@ def search_for(
     return found, rounds
 
 
-def verdict_of(puzzle: Puzzle, found: "Found", num_chains: int) -> tuple[str, bool]:
+def verdict_of(puzzle: Puzzle, found: "SearchResult", num_chains: int) -> tuple[str, bool]:
     """Return one line on how a search ended, and whether it solved the puzzle."""
     taken_back = f"{many(found.taken_back, 'guess', 'guesses')} taken back"
     ends = f"{taken_back}, {many(found.restarts, 'restart')}"

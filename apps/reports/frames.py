@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from apps.lattice.narration import tell_rounds
-from apps.lattice.search import Found, Round
+from apps.lattice.narration import describe_rounds
+from apps.lattice.search import Round, SearchResult
 from apps.reports.boards import (
     ANSWER,
     FAINT,
@@ -70,13 +70,13 @@ def frames_of_steps(reasoning: Reasoning) -> list[Frame]:
     return frames
 
 
-def frames_of_rounds(puzzle: Puzzle, rounds: Sequence[Round], found: Found) -> list[Frame]:
+def frames_of_rounds(puzzle: Puzzle, rounds: Sequence[Round], found: SearchResult) -> list[Frame]:
     """Return a frame of the puzzle, then one for each round of the chain that answered; if no chain
     answered, of the first chain.
     """
     chain = found.chain or 0
     frames = [Frame(asked(puzzle), "the puzzle", [])]
-    narrated = tell_rounds(rounds, chain)
+    narrated = describe_rounds(rounds, chain)
     for number, (one, words) in enumerate(zip(rounds, narrated, strict=False), start=1):
         before, after = one.before[chain], one.after[chain]
         board = board_of_candidates(puzzle, after, int(one.guessed[chain]), before)

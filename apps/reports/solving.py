@@ -128,7 +128,7 @@ def _searched(
     config: SolveConfig, model: "ACTLossHead", device: "torch.device", puzzles: Sequence[Puzzle]
 ) -> Iterator[Outcome]:
     """Search each puzzle; describe the moves of the chain that answered, and its answer."""
-    from apps.lattice.narration import tell
+    from apps.lattice.narration import describe_chain
     from apps.reports.frames import frames_of_rounds
 
     for number, puzzle in enumerate(puzzles):
@@ -136,7 +136,7 @@ def _searched(
         found, rounds = search_for(puzzle, model, device, config.search, row=row, seed=config.seed)
         lines = [note] if (note := note_on(puzzle)) else []
         if found.chain is not None:
-            lines += tell(rounds, found.chain)
+            lines += describe_chain(rounds, found.chain)
         answer = puzzle.question if found.answer is None else puzzle.kind.to_grid(found.answer)
         lines.append(as_text(Board(puzzle, answer), colour=colours(sys.stdout)))
         verdict, solved = verdict_of(puzzle, found, config.search.chains)

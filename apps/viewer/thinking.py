@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from apps.lattice.search import Found, Round
+from apps.lattice.search import Round, SearchResult
 from apps.reports.asking import load_for, note_on, search_for, verdict_of
 from apps.reports.boards import (
     Board,
@@ -200,7 +200,7 @@ def _search(
         )
     _, model = load_for([puzzle], trained, device, ArchOverrides())
 
-    def watch(found: Found, one: Round) -> None:
+    def watch(found: SearchResult, one: Round) -> None:
         before, after, guessed = one.before[0], one.after[0], int(one.guessed[0])
         board = board_of_candidates(puzzle, after, guessed, before)
         tell({"frame": shown(Frame(board, f"chain 1, round {found.rounds}", []))})

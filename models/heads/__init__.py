@@ -1,1 +1,1 @@
-"""What a model predicts from the answer of its trunk: tokens, Q values and more."""
+"""Heads predict tokens, Q values and more from the answer of a model's trunk."""

@@ -1,4 +1,4 @@
-"""A head that says which cells the answer changes."""
+"""A head that predicts the cells that the answer changes."""
 
 import torch
 from torch import Tensor
@@ -8,11 +8,9 @@ from models.heads.base import Targets
 
 
 class PositionAttentionHead(CellLogitHead):
-    """Which cells will the answer change? A distribution over the S cells; cross entropy.
-
-    The target spreads evenly over the labelled cells whose label differs from the input. Metric:
-    `precision`, the share of its n most likely cells that do change, n their number; 1 where none
-    changes.
+    """Predicts the cells that the answer changes, as a distribution over the S cells. Loss: cross
+    entropy; the target is uniform over the n labelled cells with a label other than their input.
+    Metric: `precision`, the share of the n likeliest cells that do change; 1 if n = 0.
     """
 
     metrics = ("precision",)

@@ -1,6 +1,6 @@
-"""Auxiliary heads, beside tokens and Q: each predicts something that labels or data sets say.
+"""The base classes of auxiliary heads. Their targets come from the labels or from a data field.
 
-With `detach` a head's gradient stays with the head and leaves the trunk alone.
+With `detach` a head's gradient does not reach the trunk.
 """
 
 import torch
@@ -14,9 +14,9 @@ from models.layers import CastedLinear, widened
 class AuxiliaryHead(Head):
     """A head with one loss of its own name, one output NAME_logits and metrics NAME_METRIC.
 
-    In a subclass `forward` predicts from the states, and `compare` returns the loss and the metrics
-    of each row. It reads the cells, unless `reads_cells` is false: then the first position. `name`
-    is its name in `config.heads`; `config` is the whole architecture's.
+    In a subclass `forward` predicts from the states of the cells (reads_cells=False: from the state
+    of the first position), and `compare` returns the loss and metrics of each row. `name` is its
+    name in `config.heads`; `config` is the whole architecture's.
     """
 
     metrics: tuple[str, ...] = ("accuracy",)
@@ -44,7 +44,7 @@ class AuxiliaryHead(Head):
 
 
 class CellLogitHead(AuxiliaryHead):
-    """One logit a cell, or of the first position: maps [..., D] to [...]."""
+    """A head with one logit for each cell or for the first position: maps [..., D] to [...]."""
 
     def __init__(self, name: str, config: RecurrenceConfig, facts: DataFacts) -> None:
         super().__init__(name, config, facts)
@@ -55,7 +55,7 @@ class CellLogitHead(AuxiliaryHead):
 
 
 def mean_where(values: Tensor, where: Tensor) -> Tensor:
-    """Mean over the last dimension of what `where` marks; 0 where it marks nothing."""
+    """Return the mean over the last dimension of the values that `where` marks; 0 for none."""
     values = values.to(torch.float32) if values.dtype == torch.bool else values
     total = torch.where(where, values, torch.zeros_like(values)).sum(-1)
     return total / where.sum(-1).clamp_min(1)

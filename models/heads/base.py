@@ -1,4 +1,4 @@
-"""What all heads share: each reads the trunk's answer, and measures what it read off it.
+"""The base classes of heads. A head reads predictions from the trunk's answer, and measures them.
 
 The model calls `read` at each ACT step, `models.act.ACTLossHead` calls `measure`.
 
@@ -17,48 +17,45 @@ from torch import Tensor, nn
 from models.layers import CastedLinear
 from models.losses import IGNORE_LABEL_ID, CrossEntropy
 
-# The puzzles of a batch by name: inputs int32 [B, S], labels int32 [B, S], puzzle_identifiers int32
-# [B], and fields of the data set.
+# The puzzles of a batch: inputs and labels int32 [B, S], puzzle_identifiers int32 [B], and the
+# fields of the data set by name.
 Examples = dict[str, Tensor]
-# What heads give, by name: `logits`, `q_halt_logits`, ..., each with B rows.
+# Outputs of the heads by name: `logits`, `q_halt_logits`, ..., each with B rows.
 Outputs = dict[str, Tensor]
-# The logit of a token that is never predicted: finite, as all losses and gradients must be.
+# The logit of a token that is never predicted; finite, to keep losses and gradients finite.
 NEVER = -1e9
 
 
 class Answer(NamedTuple):
-    """The trunk's answer, [B, T, D], with P prefix positions, as heads read it; `puzzle` are the
-    puzzle embedding's rows [B, puzzle_emb_ndim], if there is one; `digits` the states [B, S, N, D]
-    of each digit, where a model has such. All in the forward dtype.
-    """
+    """The trunk's answer, in the forward dtype, as heads read it."""
 
-    states: Tensor
-    num_prefix: int = 0
-    puzzle: Tensor | None = None
-    digits: Tensor | None = None
+    states: Tensor  # [B, T, D]
+    num_prefix: int = 0  # P
+    puzzle: Tensor | None = None  # rows of the puzzle embedding [B, puzzle_emb_ndim]
+    digits: Tensor | None = None  # [B, S, N, D] in a model with a state for each digit
 
     @property
     def cells(self) -> Tensor:
-        """[B, S, D]."""
+        """The states of the cells, [B, S, D]."""
         return self.states[:, self.num_prefix :] if self.num_prefix else self.states
 
     @property
     def of_tokens(self) -> Tensor:
-        """What tokens are read from: [B, S, D], or the `digits`."""
+        """The states that predict the tokens: `digits`, or else `cells`."""
         return self.cells if self.digits is None else self.digits
 
     @property
     def first(self) -> Tensor:
-        """[B, D]."""
+        """The state of the first position, [B, D]."""
         return self.states[:, 0]
 
 
 class Targets(NamedTuple):
-    """What outputs are compared with."""
+    """The labels of a batch, compared with its predicted tokens."""
 
     examples: Examples
     labelled: Tensor  # bool [B, S], cells that have a label
-    right: Tensor  # bool [B, S], labelled, and the likeliest token is the label
+    right: Tensor  # bool [B, S], labelled cells with the label as likeliest token
     whole_right: Tensor  # bool [B], every labelled cell is right
 
     @staticmethod
@@ -80,12 +77,12 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class HaltingRule:
-    """When a slot halts before its last step: in training, and where an evaluation asks for it."""
+    """The rule for halting a slot before its last step, in training and early-exit evaluation."""
 
-    compares: bool  # q_halt with q_continue; otherwise with 0
+    compares: bool  # true: halt if q_halt > q_continue; false: if q_halt > 0
 
     def wants_to_halt(self, outputs: Outputs) -> Tensor:
-        """Return bool [B]."""
+        """Return bool [B], the slots to halt."""
         return outputs["q_halt_logits"] > (outputs["q_continue_logits"] if self.compares else 0.0)
 
 
@@ -93,11 +90,11 @@ class Head(nn.Module):
     """A part of the model that predicts something from the trunk's answer.
 
     Attributes:
-        name: of the head; its weights have the keys `model.inner.NAME_head...`.
-        loss_names: losses that it may give, each a key of `arch.loss.weights`.
-        metric_names: metrics that it gives.
-        rule: when a slot halts, where this head decides it.
-        gives_confidence: whether its output NAME_logits, [B, S], says how sure it is of each cell.
+        name: its weights have the keys `model.inner.NAME_head...`.
+        loss_names: losses that it may return, each a key of `arch.loss.weights`.
+        metric_names: metrics that it returns.
+        rule: its rule for halting a slot; None: another head decides, or none.
+        gives_confidence: whether its output NAME_logits, [B, S], is the confidence in each cell.
     """
 
     name: str
@@ -107,21 +104,21 @@ class Head(nn.Module):
     gives_confidence = False
 
     def read(self, answer: Answer) -> Outputs:
-        """Return what the head predicts."""
+        """Return the outputs of the head."""
         raise NotImplementedError
 
     def measure(self, outputs: Outputs, targets: Targets) -> Measured:
-        """Compare what this head predicted, among the outputs of all heads, with its targets."""
+        """Compare this head's part of all `outputs` with its targets."""
         raise NotImplementedError
 
 
 class TokenHead(Head):
-    """Maps [B, S, D] to V outputs; a subclass defines `forward`. Metrics: `accuracy`, the share of
-    the labelled cells that are right, and `exact_accuracy`.
+    """A head that maps [B, S, D] to V outputs for each cell. A subclass defines `forward`. Metrics:
+    `accuracy`, the share of labelled cells that are right, and `exact_accuracy`.
 
     Attributes:
         normalized: whether the outputs are log probabilities already.
-        loss: how the outputs are judged: what stands behind `arch.loss.name`.
+        loss: the loss that `arch.loss.name` names.
         dropout: share of the states that is set to 0 in training.
     """
 
@@ -133,17 +130,17 @@ class TokenHead(Head):
     dropout = 0.0
 
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Return logits [B, S, V], or log probabilities where the head is `normalized`, for states
-        [B, S, D] and the puzzle embedding's rows [B, puzzle_emb_ndim].
+        """Return logits [B, S, V], or log probabilities if `normalized`, for states [B, S, D] and
+        the puzzle embedding's rows [B, puzzle_emb_ndim].
         """
         raise NotImplementedError
 
     def outputs(self, hidden: Tensor, puzzle: Tensor | None = None) -> Outputs:
-        """Return `logits`, and by their names the head's further losses, float32 [B]."""
+        """Return `logits`, and the head's further losses by name, float32 [B]."""
         return {"logits": self(hidden, puzzle)}
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """Return the log probabilities [..., V] that logits stand for, float32 (float64 stays)."""
+        """Return the log probabilities [..., V] of `logits`, float32 (float64 stays)."""
         return logits if self.normalized else self.loss.log_probs(logits)
 
     def read(self, answer: Answer) -> Outputs:
@@ -162,12 +159,14 @@ class TokenHead(Head):
         return Measured(losses, {"accuracy": accuracy, "exact_accuracy": targets.whole_right})
 
     def products(self) -> Iterable[tuple[CastedLinear, Tensor]]:
-        """Yield weights that are in no layer, each with a layer that multiplies the same states."""
+        """Return (layer, weights) pairs, for counting operations: weights outside of any layer,
+        each with a layer that multiplies the same states.
+        """
         return ()
 
 
 class Matrix(TokenHead):
-    """A matrix `weight` [V, D] and an optional `bias` [V]; a subclass says whose matrix it is."""
+    """A token head of one matrix `weight` [V, D] with an optional `bias` [V]."""
 
     weight: Tensor
     bias: nn.Parameter | None

@@ -1,4 +1,4 @@
-"""Heads from their configuration."""
+"""Build heads from their configuration."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,10 +13,10 @@ from models.layers import CastedEmbedding, LayerNorm, widened
 def build_heads(
     config: RecurrenceConfig, facts: DataFacts, embedding: CastedEmbedding
 ) -> dict[str, Head]:
-    """Build all heads that the configuration names, by name, in the order of their settings.
+    """Return all heads of the configuration by name, in the order of their settings.
 
     Args:
-        embedding: the token embedding, whose matrix a head may share.
+        embedding: the token embedding; a head may share its matrix.
     Raises:
         ValueError: a head needs a field that the data set does not declare.
     """
@@ -29,9 +29,7 @@ def build_heads(
 
 
 def _normed_token_head(config: RecurrenceConfig, V: int, embedding: CastedEmbedding) -> TokenHead:
-    """Build `heads.lm` with its norm and loss. Without a norm there is nothing in front of the
-    matrix, whose weight has the published key `lm_head.weight` then.
-    """
+    """Build `heads.lm`. Only without a norm has its weight the published key `lm_head.weight`."""
     lm, D = config.heads.lm, config.hidden_size
     head: TokenHead = TOKEN_HEADS.load(lm.name)(config, V, embedding)
     if lm.norm == "none":

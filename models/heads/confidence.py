@@ -1,4 +1,4 @@
-"""A head that says how sure each cell is."""
+"""A head that predicts the confidence in each cell."""
 
 import torch
 from torch import Tensor
@@ -10,12 +10,12 @@ from models.losses import binary_cross_entropy
 
 
 class ConfidenceHead(CellLogitHead):
-    """Is each labelled cell right? Binary cross entropy.
+    """Predicts whether each labelled cell is right. Loss: binary cross entropy.
 
-    Metrics: `accuracy`, the share of labelled cells of which it says rightly whether they are
-    right; `bin0_gap` to `bin9_gap`, of the cells whose confidence lies in that tenth the sum of
-    (confidence - right), divided by the row's labelled cells. The expected calibration error
-    (arXiv:1706.04599) is the sum over the bins of |mean gap|.
+    Metrics: `accuracy`, the share of labelled cells with a correct prediction; `bin0_gap` to
+    `bin9_gap`: (confidence - right), summed over the cells with confidence in that tenth and
+    divided by the row's labelled cells. The expected calibration error (arXiv:1706.04599) is the
+    sum over the bins of |mean gap|.
     """
 
     gives_confidence = True

@@ -1,8 +1,7 @@
-"""What the schemas of heads share, and the registries of heads.
+"""The base schemas of heads, and their registries. Imports no torch.
 
-Each of ours is a file beside this one, and its schema stands in `schemas.py`. A plug-in's may lie
-anywhere. Nothing here imports torch: a configuration is checked before torch is loaded. A
-registered auxiliary head is a field of `HeadsConfig`; its loss has a weight in `models.config`.
+Each of our heads is a file beside this one, with its schema in `schemas.py`. A registered auxiliary
+head is a field of `HeadsConfig`, and its loss has a weight in `models.config`.
 """
 
 from collections.abc import Mapping
@@ -19,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class HeadLoss(NamedTuple):
-    """The default of `arch.loss.weights.NAME`, and what the loss is."""
+    """The default of `arch.loss.weights.NAME`, and its description."""
 
     weight: float
     text: str
 
 
 class TokenHeadConfig(Schema):
-    """What every token head has in front of its projection.
+    """The base schema of token heads: their norm and dropout in front of the projection.
 
     Attributes:
         by_softmax: whether its outputs are log probabilities under softmax.
-        further_losses: its losses beside that of the tokens, by name.
+        further_losses: its losses besides the one of the tokens, by name.
     """
 
     by_softmax: ClassVar[bool] = False
@@ -45,7 +44,7 @@ class TokenHeadConfig(Schema):
     """share of the states that is set to 0 in training"""
 
     def require(self, arch: "RecurrenceConfig") -> None:
-        """Raise ValueError where the architecture does not fit; `heads.lm.` is put in front."""
+        """Raise ValueError if the architecture does not fit; the caller adds `heads.lm.`."""
         if self.by_softmax and arch.loss.loss_type.startswith("stablemax"):
             raise ValueError(
                 f"name={self.name} gives probabilities by softmax: it needs "
@@ -53,53 +52,53 @@ class TokenHeadConfig(Schema):
             )
 
     def require_tokens(self, vocab_size: int) -> None:
-        """Raise ValueError, which names a setting, where it needs more tokens than these."""
+        """Raise ValueError, naming the setting, if the head needs more tokens than these."""
 
 
 TOKEN_HEADS = Registry("token head", TokenHeadConfig, "linear", "heads", "arch.heads", "lm")
-"""Behind each name stands a function that takes the architecture's configuration, the number of
-tokens and the token embedding, and returns a `models.heads.base.TokenHead`.
+"""A name loads a function that takes the architecture's configuration, the number of tokens and the
+token embedding, and returns a `models.heads.base.TokenHead`.
 """
 
 
 class QHeadConfig(Schema):
     init_bias: Annotated[float, Field(strict=True)] = -5.0
-    """start of the bias"""
+    """initial value of the bias"""
     init_std: NonNegativeFloat = 0.0
-    """standard deviation of the weight's start"""
+    """standard deviation of the initial weight"""
 
 
 class AuxiliaryHeadConfig(Schema):
-    """A head beside tokens and Q. A head with settings of its own subclasses it, without `name`."""
+    """The base schema of auxiliary heads. Subclass it to add settings; it needs no `name`."""
 
     detach: StrictBool = False
-    """keep the head's gradient from the trunk"""
+    """true: the head's gradient does not reach the trunk"""
 
     def require(self, arch: "RecurrenceConfig") -> None:
-        """Raise ValueError if the architecture does not fit; the caller puts the key in front."""
+        """Raise ValueError if the architecture does not fit; the caller adds the key in front."""
 
     @property
     def reads_field(self) -> str | None:
-        """The field of the data set that it needs; None: it needs none."""
+        """The field of the data set that the head needs, or None."""
         return None
 
     @classmethod
     def reported(cls, figures: Mapping[str, float]) -> dict[str, float]:
-        """Return means over all rows as they are reported; a head may fold several of its own."""
+        """Return the reported metrics for means over all rows. A head may combine its own means."""
         return dict(figures)
 
 
 AUXILIARY_HEADS = Registry("head", AuxiliaryHeadConfig, None, "heads", "arch.heads", "NAME")
-"""Behind each name stands a `models.heads.auxiliary.AuxiliaryHead`."""
+"""A name loads a `models.heads.auxiliary.AuxiliaryHead`."""
 
 
 class HeadsConfig(Schema):
-    """What the model predicts. The auxiliary heads are left out unless they are named."""
+    """The heads of a model. Auxiliary heads are left out unless they are named."""
 
     lm: Annotated[Any, TOKEN_HEADS] = Field(default_factory=lambda: TOKEN_HEADS["linear"].schema())
     """the token of each cell"""
     q: QHeadConfig | None = QHeadConfig()
-    """halt and continue; null: every puzzle takes all its ACT steps, unless `halt` ends it"""
+    """halting; null: every puzzle takes all its ACT steps, unless a `halt` head stops it"""
 
     @classmethod
     def further_fields(cls) -> dict[str, FieldInfo]:
@@ -107,11 +106,11 @@ class HeadsConfig(Schema):
 
     @property
     def auxiliary(self) -> dict[str, Any]:
-        """The auxiliary heads that are asked for, by name."""
+        """The chosen auxiliary heads by name."""
         return AUXILIARY_HEADS.chosen(self)
 
     @property
     def fields(self) -> dict[str, str]:
-        """Fields of the data set that the heads need, by head."""
+        """Fields of the data set that the heads need, by name of the head."""
         read = {name: head.reads_field for name, head in self.auxiliary.items()}
         return {name: field for name, field in read.items() if field is not None}

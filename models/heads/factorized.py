@@ -8,7 +8,7 @@ from models.layers import CastedLinear
 
 
 class Factorized(TokenHead):
-    """Two matrices of rank R, [R, D] and [V, R], in place of one."""
+    """Two matrices, [R, D] and [V, R], in place of one; R is the rank."""
 
     def __init__(self, config: RecurrenceConfig, vocab_size: int, embedding: nn.Module) -> None:
         super().__init__()

@@ -10,10 +10,10 @@ from models.layers import CastedLinear
 
 
 class FieldHead(AuxiliaryHead):
-    """Classes of each cell, told by a field of the data set; cross entropy.
+    """Predicts a field of the data set for each cell. Loss: cross entropy. Metric: `accuracy`.
 
-    Maps [B, S, D] to [B, S, classes], or [B, S, channels, classes]. Cells (and channels) where the
-    field is negative do not count. Metric: `accuracy` over those that count.
+    Maps [B, S, D] to [B, S, classes], or [B, S, channels, classes]. Negative values in the field
+    do not count.
     """
 
     def __init__(self, name: str, config: RecurrenceConfig, facts: DataFacts) -> None:

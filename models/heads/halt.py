@@ -1,4 +1,4 @@
-"""A head that says when to stop."""
+"""A head that decides when to halt."""
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +11,11 @@ from models.layers import CastedLinear
 
 
 class HaltHead(AuxiliaryHead):
-    """Stop here? Two logits, (go on, halt), [B, 2], from the first position; cross entropy.
+    """Predicts whether the whole answer is right: logits (go on, halt), [B, 2], from the first
+    position. Loss: cross entropy. Metric: `accuracy`.
 
-    The target is whether the whole answer is right. Metric: `accuracy`. In a model without Q it
-    gives Q's outputs too: q_halt is the gap of halt over go on, without a gradient, q_continue 0.
+    In a model without Q it returns Q's outputs, too: q_halt is halt minus go on, without gradient,
+    and q_continue is 0.
     """
 
     reads_cells = False
@@ -22,7 +23,7 @@ class HaltHead(AuxiliaryHead):
     def __init__(self, name: str, config: RecurrenceConfig, facts: DataFacts) -> None:
         super().__init__(name, config, facts)
         self.proj = CastedLinear(config.hidden_size, 2, bias=True)
-        # It starts near "not right yet", like Q: random values would halt rows at random.
+        # It starts near "not right yet", like Q; random weights would halt rows at random.
         with torch.no_grad():
             assert self.proj.bias is not None
             self.proj.weight.zero_()

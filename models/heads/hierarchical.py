@@ -11,9 +11,7 @@ from models.layers import CastedLinear, widened
 
 
 class Hierarchical(TokenHead):
-    """log p(v) = log p(c(v)) + log p(v | c(v)), with C clusters of equal size, cut by number (the
-    last one may be smaller).
-    """
+    """log p(v) = log p(c(v)) + log p(v | c(v)). A cluster c is a run of neighbouring tokens."""
 
     normalized = True
 

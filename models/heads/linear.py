@@ -10,7 +10,7 @@ from models.layers import CastedEmbedding, CastedLinear, widened
 
 
 class Linear(Matrix):
-    """A matrix of its own, std 1/sqrt(D)."""
+    """A matrix of its own, initialized with deviation 1/sqrt(D)."""
 
     def __init__(self, embed_dim: int, vocab_size: int, bias: bool = False) -> None:
         super().__init__()
@@ -19,8 +19,8 @@ class Linear(Matrix):
 
 
 class LinearOfDigits(Linear):
-    """One row [1, D] for all digits: maps [B, S, N, D] to [B, S, V], of which the last N tokens are
-    the digits. The others, padding and empty, are never predicted.
+    """One row [1, D] for all digits: maps [B, S, N, D] to [B, S, V]. The last N tokens are digits;
+    the others, padding and empty, are never predicted.
     """
 
     def __init__(self, embed_dim: int, vocab_size: int, bias: bool = False) -> None:
@@ -28,28 +28,27 @@ class LinearOfDigits(Linear):
         self.vocab_size = vocab_size
 
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        digits = widened(super().forward(hidden).squeeze(-1))  # float16 ends at 65,504.
+        digits = widened(super().forward(hidden).squeeze(-1))  # float16 cannot hold NEVER.
         return F.pad(digits, (self.vocab_size - digits.shape[-1], 0), value=NEVER)
 
 
 def build(config: RecurrenceConfig, vocab_size: int, embedding: nn.Module) -> TokenHead:
-    """Build the head of an architecture: one row for all digits, where each has a state."""
+    """Build a linear head: one row for all digits if the architecture has a state for each."""
     linear = LinearOfDigits if config.has_digits else Linear
     return linear(config.hidden_size, vocab_size, config.heads.lm.bias)
 
 
 class Tied(Matrix):
-    """The token embedding's own matrix [V, D]: one tensor, used at both ends.
+    """The token embedding's own matrix [V, D], used at both ends.
 
-    The embedding keeps it; here it is only referred to, so that a state dict holds it once and a
-    loaded model is tied as well.
+    The head only refers to the embedding, so a state dict holds the matrix once.
     """
 
     def __init__(
         self, config: RecurrenceConfig, vocab_size: int, embedding: CastedEmbedding
     ) -> None:
         super().__init__()
-        # A tuple, because an attribute would be registered a second time.
+        # A tuple, because a module as attribute would be registered a second time.
         self._source = (embedding,)
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if config.heads.lm.bias else None
 

@@ -12,13 +12,12 @@ from models.layers import CastedLinear, trunc_normal_
 
 
 class MixtureOfExperts(TokenHead):
-    """E matrices [V, D]; a router weights their logits cell by cell.
+    """E matrices [V, D], the experts. A router weights their logits for each cell by a softmax.
 
-    Of the E weights, a softmax, the `top_k` largest are kept and brought back to sum 1; a single
-    one keeps its size, or the router would learn nothing (arXiv:2101.03961, 2.1). All experts are
-    computed: V is small. The balance loss is that of Switch transformers (2.2 there), E * sum_e f_e
-    P_e for each row: f_e the share of its cells whose first choice is e, P_e the mean weight of e;
-    1 when balanced.
+    Only the `top_k` largest weights are kept and scaled to sum 1. A single one is not scaled, or
+    the router would learn nothing (arXiv:2101.03961, 2.1). All experts are computed: V is small.
+    The balance loss (2.2 there) of a row is E * sum_e f_e P_e, with f_e the share of cells that
+    choose e first and P_e the mean weight of e; it is 1 when balanced.
     """
 
     loss_names = ("lm", "balance")
@@ -43,7 +42,7 @@ class MixtureOfExperts(TokenHead):
         return {"logits": self._mix(hidden, weights), "balance": balance}
 
     def products(self) -> Iterable[tuple[CastedLinear, Tensor]]:
-        """The experts multiply what the router does."""
+        """Return the experts, which multiply the same states as the router."""
         return [(self.router, self.experts)]
 
     def _weights(self, hidden: Tensor) -> Tensor:

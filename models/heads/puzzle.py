@@ -1,4 +1,4 @@
-"""A token head whose weights the puzzle embedding changes."""
+"""A token head with weights that depend on the puzzle embedding."""
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +10,11 @@ from models.layers import CastedLinear
 
 
 class PuzzleAdapted(TokenHead):
-    """A matrix W of its own and a change of rank R that the puzzle embedding p steers.
+    """A matrix W plus a change of rank R that depends on the puzzle embedding p.
 
     W(p) = W + U diag(1 + M p) A, with A [R, D], U [V, R] and M [R, puzzle_emb_ndim]. U starts at 0,
-    so that the head starts as W; the 1 lets U learn before the puzzle embedding, which starts at 0,
-    says anything.
+    so the head starts as W. The puzzle embedding starts at 0, too; because of the 1, U learns even
+    then.
     """
 
     def __init__(self, config: RecurrenceConfig, vocab_size: int, embedding: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Q: is the answer right (q_halt), and how good would it be after another step (q_continue)?"""
+"""Q: is the answer right (q_halt), and will it be right after more steps (q_continue)?"""
 
 import torch
 from torch import Tensor
@@ -10,12 +10,12 @@ from models.losses import binary_cross_entropy
 
 
 class QHead(Head, CastedLinear):
-    """(q_halt, q_continue) logits [B] from the first position (arXiv:2506.21734).
+    """Predicts the logits q_halt and q_continue, [B], from the first position (arXiv:2506.21734).
 
-    Q starts near "never right, never stop" (weight 0, bias -5): its first bootstrapped targets are
-    then close to 0 and stable. Metric: `q_halt_accuracy`, whether q_halt >= 0 says rightly that the
-    whole answer is right. As published, a sequence without labels counts as right in the loss, and
-    with one ACT step there is no loss for q_continue (`learns_continue`): nothing is to be chosen.
+    Q starts near "never right, never stop" (weight 0, bias -5), so that the first bootstrapped
+    targets are near 0 and stable. Metric: `q_halt_accuracy`, whether q_halt >= 0 matches a wholly
+    right answer. As published, a sequence without labels counts as right in the loss. With only one
+    ACT step there is nothing to choose, so q_continue has no loss (`learns_continue`).
     """
 
     name = "q"
@@ -39,8 +39,8 @@ class QHead(Head, CastedLinear):
         return {"q_halt_logits": logits[:, 0], "q_continue_logits": logits[:, 1]}
 
     def target_of_continue(self, next_answer: Answer, last_step: Tensor) -> Tensor:
-        """Bootstrap the target of q_continue [B], between 0 and 1, from the answer of one more ACT
-        step; `last_step`, bool [B], marks slots that could only halt then.
+        """Return the target of q_continue [B], between 0 and 1, from the answer of one more ACT
+        step. `last_step`, bool [B], marks slots whose only choice there is to halt.
         """
         q_halt, q_continue = self.read(next_answer).values()
         return torch.where(last_step, q_halt, torch.maximum(q_halt, q_continue)).sigmoid()

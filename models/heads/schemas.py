@@ -1,7 +1,4 @@
-"""The settings of our heads, in the order in which they are built and told of.
-
-Each is registered with the file of its module beside this one. A plug-in's may lie anywhere.
-"""
+"""The settings and registration of our heads, in the order of building and listing."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -26,8 +23,8 @@ if TYPE_CHECKING:
 class LinearHeadConfig(TokenHeadConfig):
     """A matrix of its own: the published head (arXiv:2506.21734).
 
-    When it helps: always; no other head was more often right on our puzzles (docs/heads.md). It is
-    the only one for architectures with a state for each digit, where all digits share one row.
+    When it helps: always; no other head was right more often on our puzzles (docs/heads.md). It is
+    the only one for architectures with a state for each digit; all digits then share one row.
     """
 
     name: Literal["linear"] = "linear"
@@ -39,8 +36,8 @@ class LinearHeadConfig(TokenHeadConfig):
 class TiedHeadConfig(TokenHeadConfig):
     """The token embedding's own matrix at both ends (arXiv:1608.05859).
 
-    When it helps: large vocabularies, of whose two matrices it saves one. With a dozen tokens there
-    is nothing to save.
+    When it helps: large vocabularies, where it saves one of two large matrices. With a dozen tokens
+    it saves nothing.
     """
 
     name: Literal["tied"] = "tied"
@@ -52,8 +49,8 @@ class TiedHeadConfig(TokenHeadConfig):
 class FactorizedHeadConfig(TokenHeadConfig):
     """Two matrices, D x rank and rank x V, in place of one (ALBERT, arXiv:1909.11942, section 3.1).
 
-    When it helps: large vocabularies, where rank * (D + V) is much less than D * V. Below a rank of
-    V some combinations of logits cannot be said.
+    When it helps: large vocabularies, where rank * (D + V) is much less than D * V. With a rank
+    below V it cannot produce every combination of logits.
     """
 
     name: Literal["factorized"] = "factorized"
@@ -78,13 +75,13 @@ class AdaptiveHeadConfig(TokenHeadConfig):
     cutoffs: Annotated[list[Count], Field(min_length=1)] | None = None
     """first tokens of the tails, ascending; null: one tail, the second half of the vocabulary"""
     div_value: Annotated[float, Field(strict=True, ge=1.0)] = 4.0
-    """each tail's width is that of the one before, divided by this"""
+    """each tail is narrower than the one before by this factor"""
 
     @field_validator("cutoffs")
     @classmethod
     def _ascend(cls, cutoffs: list[int] | None) -> list[int] | None:
         if cutoffs is not None and any(b <= a for a, b in pairwise(cutoffs)):
-            raise ValueError(f"{cutoffs} do not ascend")
+            raise ValueError(f"{cutoffs} must ascend")
         return cutoffs
 
     def require(self, arch: "RecurrenceConfig") -> None:
@@ -93,7 +90,7 @@ class AdaptiveHeadConfig(TokenHeadConfig):
         if arch.hidden_size < self.div_value**tails:
             raise ValueError(
                 f"div_value={self.div_value:g}: with hidden_size={arch.hidden_size} the last of "
-                f"{tails} tails would have no width; lower it, or give fewer cutoffs"
+                f"{tails} tails would have width 0; lower it, or give fewer cutoffs"
             )
 
     def require_tokens(self, vocab_size: int) -> None:
@@ -102,14 +99,14 @@ class AdaptiveHeadConfig(TokenHeadConfig):
 
 
 class PuzzleHeadConfig(TokenHeadConfig):
-    """A matrix and a change of low rank (arXiv:2106.09685) that the puzzle embedding steers; ours.
+    """A matrix plus a low-rank change (arXiv:2106.09685) computed from the puzzle embedding; ours.
 
-    When it helps: it is meant for sets such as ARC, whose tasks use colours differently and have an
-    embedding each. All Sudokus share one embedding: there it is one matrix.
+    When it helps: it is meant for sets like ARC, where each task has its own embedding and its own
+    use of colours. All Sudokus share one embedding, so there it equals one matrix.
     """
 
     name: Literal["puzzle"] = "puzzle"
-    """a matrix that the puzzle embedding changes; needs puzzle_emb_ndim > 0"""
+    """a matrix that depends on the puzzle embedding; needs puzzle_emb_ndim > 0"""
     rank: Size = 8
     """rank of the change"""
     bias: StrictBool = False
@@ -118,8 +115,8 @@ class PuzzleHeadConfig(TokenHeadConfig):
     def require(self, arch: "RecurrenceConfig") -> None:
         if not arch.puzzle_emb_ndim:
             raise ValueError(
-                "name=puzzle is steered by the puzzle embedding, and there is none "
-                "(puzzle_emb_ndim=0)"
+                "name=puzzle needs a puzzle embedding, and puzzle_emb_ndim=0 leaves it out; use "
+                "puzzle_emb_ndim > 0 or another head"
             )
 
 
@@ -127,7 +124,7 @@ class MoEHeadConfig(TokenHeadConfig):
     """Experts and a router that weights them cell by cell (Switch transformers, arXiv:2101.03961).
 
     When it helps: it is meant for sets of mixed tasks. On Sudoku it was no better than one matrix
-    (docs/heads.md). All experts are computed, so that it saves no time.
+    (docs/heads.md). It saves no time, because all experts are computed.
     """
 
     further_losses: ClassVar[dict[str, HeadLoss]] = {
@@ -144,7 +141,7 @@ class MoEHeadConfig(TokenHeadConfig):
     """add a learned bias to the logits"""
 
     @model_validator(mode="after")
-    def _experts_are_there(self) -> Self:
+    def _top_k_fits(self) -> Self:
         if self.top_k is not None and self.top_k > self.num_experts:
             raise ValueError(f"top_k={self.top_k} exceeds num_experts={self.num_experts}")
         return self
@@ -153,8 +150,8 @@ class MoEHeadConfig(TokenHeadConfig):
 class HierarchicalHeadConfig(TokenHeadConfig):
     """First a cluster of tokens, then a token in it (class-based softmax, arXiv:cs/0108006).
 
-    When it helps: it is meant for large vocabularies; tokens that stand side by side form a
-    cluster. It costs a little more than one matrix.
+    When it helps: it is meant for large vocabularies with neighbouring tokens that belong together.
+    It costs a little more than one matrix.
     """
 
     by_softmax: ClassVar[bool] = True
@@ -177,17 +174,15 @@ CALIBRATION_ERROR = "confidence_calibration_error"
 class ConfidenceHeadConfig(AuxiliaryHeadConfig):
     """Is the token of each cell right? Its calibration is measured as in arXiv:1706.04599.
 
-    When it helps: where some cells cannot be known, and the wrong ones are to be found. On Sudokus
-    of which half have too few clues it was right about 86 % of the cells, with a calibration error
-    of 0.026 (docs/heads.md). Early in the training it costs the tokens a little accuracy, unless it
-    has `detach: true`.
+    When it helps: to find wrong cells if some cannot be known. On Sudokus, half of them with too
+    few clues, it was right about 86 % of the cells, with a calibration error of 0.026
+    (docs/heads.md). Early in the training it costs the tokens a little accuracy, unless it has
+    `detach: true`.
     """
 
     @classmethod
     def reported(cls, figures: Mapping[str, float]) -> dict[str, float]:
-        """Fold the mean gaps of the bins, where there are any, into the expected calibration error
-        (arXiv:1706.04599), the sum of |mean gap|.
-        """
+        """Replace the mean gaps of the bins by the calibration error, the sum of |gap|."""
         gaps = [figures[name] for name in GAPS if name in figures]
         folded = {name: value for name, value in figures.items() if name not in GAPS}
         return folded | ({CALIBRATION_ERROR: sum(map(abs, gaps))} if gaps else {})
@@ -196,18 +191,17 @@ class ConfidenceHeadConfig(AuxiliaryHeadConfig):
 class PositionAttentionHeadConfig(AuxiliaryHeadConfig):
     """Which cells will the answer change? A distribution over the cells; ours.
 
-    When it helps: where an answer leaves most cells as they are, as in mazes, and one wants to know
-    which cells the model is about to change: on mazes it named 99 % of them (docs/heads.md). Early
-    in the training it costs the tokens accuracy, unless it has `detach: true`.
+    When it helps: to see the cells that the model is about to change, in puzzles like mazes where
+    most stay the same; there it named 99 % of them (docs/heads.md). Early in the training it costs
+    the tokens accuracy, unless it has `detach: true`.
     """
 
 
 class FieldHeadConfig(AuxiliaryHeadConfig):
-    """A head whose classes are told by a field that the data set declares: the action at each cell
-    of a maze, the colours of each cell; ours.
+    """Predicts a field of the data set, like the action or the colours of each cell; ours.
 
-    When it helps: where labels leave out what the answer means, and the data set knows it, such as
-    which way a path goes (docs/heads.md). A field that the labels imply teaches nothing new.
+    When it helps: if the field adds meaning that the labels lack, like the direction of a path
+    (docs/heads.md). A field that follows from the labels teaches nothing new.
     """
 
     field: str
@@ -219,10 +213,10 @@ class FieldHeadConfig(AuxiliaryHeadConfig):
 
 
 class HaltHeadConfig(AuxiliaryHeadConfig):
-    """Stop here? Two classes, go on and halt, by whether the whole answer is right; ours.
+    """Is the whole answer right? Two classes, go on and halt; ours.
 
-    When it helps: in a model without Q (`arch.heads.q=null`), whose puzzles it then halts, as TRM's
-    single q_halt does (arXiv:2510.04871). Beside Q it repeats what Q says.
+    When it helps: in a model without Q (`arch.heads.q=null`), where it halts the puzzles, like
+    TRM's single q_halt (arXiv:2510.04871). Beside Q it adds nothing.
     """
 
 
@@ -244,8 +238,8 @@ _halt = imported("models.heads.halt", "HaltHead")
 for _name, _schema, _load, _text in (
     ("confidence", ConfidenceHeadConfig, _confidence, "is the token of each cell right?"),
     ("attention", PositionAttentionHeadConfig, _attention, "which cells change?"),
-    ("action", FieldHeadConfig, _field, "what is done at each cell"),
-    ("pixel", FieldHeadConfig, _field, "colour of each cell"),
-    ("halt", HaltHeadConfig, _halt, "stop here? Without q it decides"),
+    ("action", FieldHeadConfig, _field, "the action at each cell"),
+    ("pixel", FieldHeadConfig, _field, "the colour of each cell"),
+    ("halt", HaltHeadConfig, _halt, "is the whole answer right? Without q it decides when to halt"),
 ):
     AUXILIARY_HEADS.add(_name, _schema, _load, _text)

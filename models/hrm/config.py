@@ -24,7 +24,7 @@ class HRMConfig(RecurrenceConfig):
     L_layers: NumLayers = 4
     """blocks of the L level"""
     gradient: Literal["last_step", "last_cycle"] = "last_step"
-    """what has gradients: the last update of each level, or the whole last cycle, as in TRM"""
+    """part with gradients: the last update of each level, or the whole last cycle as in TRM"""
 
     @model_validator(mode="after")
     def _prefix_has_an_embedding(self) -> Self:

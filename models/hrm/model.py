@@ -1,8 +1,8 @@
 """The Hierarchical Reasoning Model (arXiv:2506.21734).
 
 Two recurrent stacks share one width: L works fast on details, H slowly on plans. Each H cycle runs
-L_cycles updates of z_L and then one of z_H. Gradients flow through the very last update of each
-only: the paper's "Approximate gradient", which stands in for backpropagation through time.
+L_cycles updates of z_L and then one of z_H. Only the very last update of each has gradients: the
+paper's "Approximate gradient", in place of backpropagation through time.
 """
 
 import torch
@@ -14,8 +14,8 @@ from models.recurrence import CycledRecurrence, Latents, ReasoningLevel, Rotary
 
 
 class HRMInner(CycledRecurrence):
-    """z_L = L(z_L + z_H + input), L_cycles times, then z_H = H(z_H + z_L); all that H_cycles times.
-    An ablation beyond the paper: gradients through the whole last cycle (`gradient=last_cycle`).
+    """z_L = L(z_L + z_H + input), L_cycles times, then z_H = H(z_H + z_L); all this H_cycles times.
+    `gradient=last_cycle`, an ablation of ours, has gradients in the whole last cycle.
     """
 
     def __init__(self, config: HRMConfig, facts: DataFacts) -> None:
@@ -26,7 +26,7 @@ class HRMInner(CycledRecurrence):
         self.add_initial_states(("H", "L"))
 
     def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
-        """Run H_cycles x L_cycles updates; gradients as `config.gradient` says."""
+        """Run H_cycles x L_cycles updates, with gradients by `config.gradient`."""
         z_H, z_L = latents["z_H"], latents["z_L"]
         H_cycles, L_cycles = self.cycles
         with_gradients = 1 if self.config.gradient == "last_step" else L_cycles
@@ -38,7 +38,7 @@ class HRMInner(CycledRecurrence):
                     z_L = self.moved(z_L, self.L_level(z_L + context, rotary))
                 z_H = self.moved(z_H, self.H_level(z_H + z_L, rotary))
 
-        # The last cycle: its last updates have gradients, or all of them.
+        # The last cycle: gradients in its last updates, or in all of them.
         context = z_H + injected
         with torch.no_grad():
             for _ in range(L_cycles - with_gradients):

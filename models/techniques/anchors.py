@@ -1,7 +1,7 @@
 """Anchors: in training the answer of some puzzles starts at their own solution, with some cells
 wrong (the anchor rows of the repository Aakash-Marthandan/Fixed-Point-Reasoner-Structures).
 
-The model learns that a right answer is one to stay at, and how to mend a wrong cell.
+The model learns to keep a right answer and to mend wrong cells.
 """
 
 from typing import TYPE_CHECKING, ClassVar
@@ -28,19 +28,19 @@ class Anchors(Technique):
     }
 
     prob: Probability = 0.25
-    """share of the new puzzles whose answer starts at their solution"""
+    """share of the new puzzles that start at their solution"""
     corruption: Probability = 0.2
-    """the largest chance of such a puzzle's open cells to hold the token of a random cell"""
+    """largest share of their open cells that takes the token of a random cell"""
 
     def draw(self, at: "Address") -> "dict[str, np.ndarray]":
-        """Draw how the solutions of this rank's rows are corrupted.
+        """Draw the anchored rows and their wrong cells, for the rows of this rank.
 
-        With `prob` a row is anchored. Then a share of its cells, uniform in [0, corruption] for the
-        row, takes the token of a random cell of the solution: of a Sudoku each digit is as likely.
+        A row is anchored with probability `prob`. A share of its cells, uniform in [0, corruption],
+        then takes the token of a random cell of the solution; in a Sudoku, each digit is as likely.
 
         Returns:
-            `anchors`, int32 [parts, rows, seq_len], for each cell the cell whose token it takes,
-            mostly its own; -1 in rows that are not anchored. Nothing, where no row can be.
+            `anchors`, int32 [parts, rows, seq_len]: each cell takes the token of this cell, mostly
+            its own; -1 in rows that are not anchored. With prob=0 nothing.
         """
         import numpy as np
 
@@ -51,7 +51,7 @@ class Anchors(Technique):
         for place, row in enumerate(at.own):
             if anchored[row] < self.prob:
                 words = at.words(_STREAM, at.seq_len, 1 + row)
-                # The upper half of a word says whether a cell is corrupted, the lower by which.
+                # The upper half of a word decides whether a cell is corrupted, the lower how.
                 corrupted = (words >> np.uint64(32)) * 2.0**-32 < self.corruption * share[row]
                 others = (words & np.uint64(2**32 - 1)) % np.uint64(at.seq_len)
                 own = np.arange(at.seq_len, dtype=np.uint64)
@@ -66,9 +66,9 @@ class Anchors(Technique):
         examples: "Examples",
         drawn: "Drawn",
     ) -> "Latents":
-        """Put the answers of new rows where the puzzle would be embedded, were its corrupted
-        solution given. The prefix stays at its start. A cell is open if its label differs from its
-        input; one without a label has the token of its input.
+        """Start the answers of new anchored rows at the embedding of their corrupted solution. The
+        prefix keeps its start. Only open cells, where label and input differ, are corrupted; a cell
+        without a label takes its input.
         """
         import torch
 

@@ -1,7 +1,7 @@
 """A curriculum of depth (arXiv:2511.08653): fewer cycles in an ACT step early in the training.
 
-Early steps learn little from the last cycles and cost as much; the paper saves a third of the
-training's operations. Evaluations always have all cycles.
+Early in the training the last cycles teach little but cost as much; the paper saves a third of all
+operations. Evaluations always run all cycles.
 """
 
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class CurriculumStage(Schema):
-    """A part of the training in which an ACT step has fewer cycles."""
+    """A part of the training with fewer cycles in an ACT step."""
 
     until: Annotated[float, Field(strict=True, gt=0.0, lt=1.0)]
-    """share of the run's steps at which it ends"""
+    """share of the run's steps at which the stage ends"""
     H_cycles: Size
     L_cycles: Size
 
@@ -31,7 +31,7 @@ class Curriculum(Technique):
         CurriculumStage(until=0.3, H_cycles=1, L_cycles=2),
         CurriculumStage(until=0.6, H_cycles=2, L_cycles=4),
     ]
-    """where each stage ends, as a share of the run's steps, and its cycles; then come all cycles"""
+    """the end of each stage, as a share of the run's steps, and its cycles; then come all cycles"""
 
     def require(self, arch: "RecurrenceConfig") -> None:
         most = {name: getattr(arch, name, None) for name in ("H_cycles", "L_cycles")}
@@ -39,7 +39,7 @@ class Curriculum(Technique):
             raise ValueError(f"name={arch.name} has no cycles; leave the technique out")
         ends = [stage.until for stage in self.stages]
         if ends != sorted(set(ends)):
-            raise ValueError(f"until must rise from stage to stage, it is {ends}")
+            raise ValueError(f"until={ends}: it must rise from stage to stage")
         for stage in self.stages:
             for name, full in most.items():
                 if (cycles := getattr(stage, name)) > full:

@@ -1,8 +1,8 @@
-"""Damping and noise (arXiv:2605.21488): an update of a latent goes a part of the way, and a little
-beside it.
+"""Damping and noise (arXiv:2605.21488): a latent moves only part of the way to its new value, plus
+noise.
 
-A recurrence that learns so comes to rest at its answer and finds back to it, so that more ACT steps
-than in training help rather than harm.
+A recurrence trained like this settles at its answer and returns to it after a disturbance. So more
+ACT steps than in training help rather than harm.
 """
 
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -22,9 +22,9 @@ class DampedNoise(Technique):
     former: ClassVar = {"damping": Former("damping", 1.0), "noise": Former("noise", 0.0)}
 
     damping: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 0.95
-    """share of the new value in each update of a latent; the rest stays"""
+    """share of the new value in each update of a latent; lower: slower changes; 1: no damping"""
     noise: NonNegativeFloat = 0.01
-    """standard deviation of what is added in each update"""
+    """standard deviation of the noise that each update adds"""
 
     @property
     def draws_numbers(self) -> bool:

@@ -1,8 +1,7 @@
-"""Random starts (arXiv:2605.21488): each cell of each latent starts at numbers drawn anew.
+"""Random starts (arXiv:2605.21488): each cell of each latent starts at fresh random numbers.
 
-A model that finds its answer from anywhere can be asked several times: chains with other starts
-(`evaluate.py breadth=8 perturb=init`) give several answers to choose from. Without this technique
-the start is one vector, drawn once, as published.
+Such a model can solve a puzzle several times: chains with different starts (`evaluate.py breadth=8
+perturb=init`) give several answers to choose from. The published start is one fixed vector.
 """
 
 from typing import TYPE_CHECKING, ClassVar
@@ -20,7 +19,7 @@ class RandomStarts(Technique):
     former: ClassVar = {"init": Former("", "fixed"), "init_std": Former("std")}
 
     std: PositiveFloat = 1.0
-    """standard deviation of the numbers, which are cut at twice that"""
+    """standard deviation of the normal numbers, before they are cut at twice that"""
 
     @property
     def draws_numbers(self) -> bool:

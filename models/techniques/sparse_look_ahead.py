@@ -1,8 +1,8 @@
-"""A sparse look-ahead: only some rows have a target for q_continue.
+"""Sparse look-ahead: only some rows get a target for q_continue.
 
 The target takes one more ACT step without gradients, 6 of the 16 passes of HRM's training step.
-Here one row in a few has one, and counts so often, so that the gradient stays the same on average.
-On a small task a step took 0.67 of the time, at an accuracy within the spread over seeds
+Here one row in `every` gets one. Its loss counts `every` times, so the mean gradient is the same.
+On a small task a step took 0.67 of the time, with accuracy within the spread over seeds
 (docs/log/benchmarks.md).
 """
 
@@ -34,7 +34,7 @@ class SparseLookAhead(Technique):
     def require(self, arch: "RecurrenceConfig") -> None:
         if arch.heads.q is None or arch.no_ACT_continue:
             why = "heads.q=null" if arch.heads.q is None else "no_ACT_continue=true"
-            raise ValueError(f"with {why} no q_continue is learned, so it has no target")
+            raise ValueError(f"with {why} q_continue is not learned and needs no target")
 
     def require_rows(self, rows: int) -> None:
         if rows % self.every:
@@ -44,9 +44,8 @@ class SparseLookAhead(Technique):
             )
 
     def draw(self, at: "Address") -> "dict[str, np.ndarray]":
-        """Choose the rows that look ahead, one of each few neighbours, at random: so a rank, a
-        shard or a micro-batch has a fixed number of them, and the same ones however the batch is
-        cut.
+        """Choose one random row of each `every` neighbours to look ahead. Each rank, shard and
+        micro-batch then has a fixed number of them, and cutting the batch never changes the choice.
 
         Returns:
             `ahead`, int64 [parts, n], ascending.
@@ -54,11 +53,11 @@ class SparseLookAhead(Technique):
         import numpy as np
 
         starts = np.arange(0, at.num_rows, self.every)
-        # Of 64 bits: choices differ in probability by less than every / 2**64.
+        # The modulo makes some rows likelier, by less than every / 2**64.
         chosen = at.words(_STREAM, len(starts)) % np.uint64(self.every)
         rows = starts + chosen.astype(np.int64)
         own = rows[(at.own.start <= rows) & (rows < at.own.stop)] - at.own.start
         return {"ahead": at.parts(own) % (len(at.own) // at.num_parts)}
 
 
-TECHNIQUES.add("sparse_look_ahead", SparseLookAhead, text="few rows have a target for q_continue")
+TECHNIQUES.add("sparse_look_ahead", SparseLookAhead, text="few rows get a target for q_continue")

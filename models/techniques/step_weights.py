@@ -1,7 +1,7 @@
 """Step weights (arXiv:2511.08653, hierarchical supervision weighting): in training the losses of a
-puzzle count less from one ACT step to the next.
+puzzle count less with each ACT step.
 
-The first steps see all puzzles, the last ones the hard ones alone, whose gradients are noisier.
+All puzzles take the first steps; only hard ones take the last, and their gradients are noisier.
 """
 
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -18,10 +18,10 @@ class StepWeights(Technique):
     former: ClassVar = {"loss.step_decay": Former("decay", 1.0)}
 
     decay: Annotated[float, Field(strict=True, gt=0.0, lt=1.0)] = 0.7
-    """factor of a puzzle's losses from one ACT step to the next"""
+    """factor on a puzzle's losses from one ACT step to the next; lower: late steps count less"""
 
     def weighed(self, losses: "Tensor", steps: "Tensor", most: int) -> "Tensor":
-        """Weigh losses: on average over all steps by 1; in the paper the sum of weights is 1."""
+        """Weight losses so that the mean weight over all steps is 1 (in the paper: the sum)."""
         decay = self.decay
         return losses * (decay ** (steps - 1) * (most * (1 - decay) / (1 - decay**most)))
 

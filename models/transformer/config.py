@@ -14,7 +14,7 @@ class TransformerConfig(RecurrenceConfig):
     """plain transformer under the ACT loop"""
 
     H_cycles: Size = 1
-    """accepted, as published, and ignored: there are no inner cycles"""
+    """ignored, but accepted as published: there are no inner cycles"""
     H_layers: NumLayers = 8
     """blocks"""
 

@@ -1,7 +1,7 @@
 """The baseline without the inner recursion: a plain transformer under the same ACT loop.
 
-One pass of one stack is an ACT step, with gradients throughout; what depth the others get from
-recursion it has to get from layers. It is the ablation of the ARC Prize's analysis of HRM.
+An ACT step is one pass of one stack, all with gradients. Its depth comes from layers alone, not
+from recursion: the ablation in the ARC Prize's analysis of HRM.
 """
 
 from torch import Tensor

@@ -1,7 +1,7 @@
 """The Tiny Recursive Model (arXiv:2510.04871).
 
-One small network does everything: it refines the latent z_L given puzzle and answer, L_cycles
-times, and then the answer z_H. Gradients flow through the whole last H cycle.
+One small network does everything: it refines the latent z_L, L_cycles times, from puzzle and
+answer, and then the answer z_H. The whole last H cycle has gradients.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from models.recurrence import CycledRecurrence, Latents, ReasoningLevel, Rotary
 
 
 class _TinyRecurrence(CycledRecurrence):
-    """H_cycles - 1 cycles without gradients, then one with; a subclass says what a cycle is."""
+    """H_cycles - 1 cycles without gradients, then one with. A subclass defines `cycle`."""
 
     initial_states: tuple[str, ...]
 

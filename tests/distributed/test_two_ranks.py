@@ -160,7 +160,7 @@ def test_candidate_sets_are_the_same_on_two_ranks(tiny_settings: list[str], run:
     tiny_settings.remove("arch.H_layers=1")
     more = ["arch=lattice", "heads=lattice", "arch.loops=2", "reduction=exact", "epochs=64"]
     more += ["global_batch_size=16", "micro_batch_size=2", "max_steps=9"]
-    more += ["arch.guided_guesses=0.5", "arch.learns_when_gone=false"]
+    more += ["arch.guided_guesses=0.5", "arch.learn_after_mistakes=false"]
     one, _ = run("one", tiny_settings, *more)
     run("two", tiny_settings, *more, "max_steps=5", ranks=2)
     # One rank resumes the run of two.

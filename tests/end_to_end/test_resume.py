@@ -42,7 +42,7 @@ VARIANTS = {
     "muon": ["optimizer=muon", "ema=true"],
     "digits alike": ["arch=dec", "arch.hidden_size=16", "ema=true", EXPLORES],
     "candidates": ["arch=lattice", "heads=lattice", "arch.loops=2", "ema=true"]
-    + ["arch.guided_guesses=0.5", "arch.learns_when_gone=false"],
+    + ["arch.guided_guesses=0.5", "arch.learn_after_mistakes=false"],
     "mixer": ["arch.mlp_t=true", "arch.gradient=last_cycle", "arch.puzzle_emb_ndim=0"],
 }
 

@@ -1,7 +1,7 @@
 """The model, the loss and both optimizers against traces of the published implementations.
 
-Every trace of the folder is replayed: `PARITY_DIR` if it is set, otherwise this one. README.md says
-what a trace holds. What is marked `gpu` replays them there.
+Every trace of the folder is replayed: `PARITY_DIR` if it is set, otherwise this one. README.md
+describes a trace. Tests marked `gpu` replay them on a GPU.
 """
 
 import json
@@ -34,8 +34,8 @@ FOLDER = Path(os.environ.get("PARITY_DIR") or Path(__file__).parent)
 SCHEMAS: dict[str, type[Schema]] = {"hrm": HRMConfig, "trm": TRMConfig}
 
 FIRST_STEP, LATER_STEPS = 1e-5, 2e-4
-# float32 rounding grows up to fourfold with each ACT step, and otherwise on another processor
-# (4.1e-4 was seen at the fourth); float64 has next to none, and stays within the recording's own.
+# float32 rounding grows up to fourfold with each ACT step and differs between processors (4.1e-4
+# was seen at the fourth step); float64 differs only by the rounding in the recording.
 GROWTH = {"float32": 4, "float64": 1}
 LOSSES, GRADIENTS, FINAL_WEIGHTS = 5e-5, 1e-5, 1e-4
 
@@ -65,7 +65,7 @@ class Trace:
         return len(steps)
 
     def build(self, **changes: str) -> ACTLossHead:
-        """The project's model with the weights that the run started from."""
+        """Build the project's model with the initial weights of the run."""
         settings = dict(self.spec["config"]) | changes
         settings.pop("batch_size")
         names = ("vocab_size", "seq_len", "num_puzzle_identifiers")
@@ -78,7 +78,7 @@ class Trace:
 
 
 def trace_names() -> list[str]:
-    """The traces of the folder; other files that lie there have no `arch`."""
+    """Return the traces of the folder; its other files have no `arch`."""
     specs = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
     return [name for name, spec in specs.items() if isinstance(spec, dict) and "arch" in spec]
 
@@ -106,7 +106,7 @@ def assert_near(actual: torch.Tensor, expected: torch.Tensor, bound: float, what
 
 
 def assert_measured(output: LossOutput, expected: Mapping[str, torch.Tensor], where: str) -> None:
-    """The loss and every metric of a step: counts exactly, and no metric more or less."""
+    """Compare the loss and all metrics of a step; counts and names must match exactly."""
     assert_near(output.loss, expected["loss"], LOSSES, f"{where} loss")
     recorded = {
         key.removeprefix("metrics/"): value
@@ -143,7 +143,7 @@ def test_evaluation(trace: Trace, dtype: str) -> None:
 
 
 def test_bfloat16_differs_by_its_rounding(trace: Trace) -> None:
-    # Some ten layers round to 8 bits one after another.
+    # About ten layers in a row round to 8 bits.
     model = trace.build(forward_dtype="bfloat16")
     examples, expected = trace.under("eval/batch/"), trace.under("eval/step0/")
     with torch.no_grad():
@@ -230,7 +230,7 @@ def leaves_of(model: ACTLossHead) -> dict[str, torch.Tensor]:
 
 
 def off_by(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """The norm of the difference, as a share of the norm of what is expected."""
+    """Return the norm of the difference over the norm of the expected tensor."""
     return ((actual.float() - expected).norm() / expected.norm()).item()
 
 

@@ -1,4 +1,4 @@
-"""Augmentations invert, on any grid; names are read back."""
+"""Augmentations of any grid can be inverted, and their names can be read back."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Whatever a task file holds, it is read or refused by name."""
+"""Any task file is read, or refused with its name."""
 
 import json
 import re

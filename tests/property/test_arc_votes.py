@@ -1,4 +1,4 @@
-"""Votes for ARC answers against the obvious way of counting, in any order and on any ranks."""
+"""Votes for ARC answers equal a plain count, in any order and on any number of ranks."""
 
 import math
 from typing import Any

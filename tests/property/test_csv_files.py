@@ -1,4 +1,4 @@
-"""Whatever a CSV file holds: right puzzles, or one documented error that names the file."""
+"""Any CSV file gives right puzzles, or one documented error with the file's name."""
 
 import gzip
 import tempfile
@@ -29,7 +29,7 @@ KINDS = [
 
 
 def read(kind: PuzzleBuild, content: bytes, name: str = "train.csv") -> Puzzles | None:
-    """Read a file of this content; None when it is refused in the documented way."""
+    """Read a file of this content; return None if it is refused in the documented way."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(content)

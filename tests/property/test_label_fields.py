@@ -1,4 +1,4 @@
-"""Fields of any size and values come back as written, and -100 exactly where labels say so."""
+"""Fields of any size and values are read back as written, with -100 for the ignored labels."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is a path, in other words; and what the eight views must do to it."""
+"""Paths in mazes against their definition, and under the eight views."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -20,7 +20,7 @@ def mazes(draw: st.DrawFn) -> np.ndarray:
 
 
 def is_path(maze: np.ndarray, drawing: np.ndarray) -> bool:
-    """By the definition: kept walls and ends, and a chain of cells without other contacts."""
+    """Check the definition: walls and ends kept, and a chain of cells without other contacts."""
     size = int(len(maze) ** 0.5)
     if any(b != a and (a, b) != (FREE, PATH) for a, b in zip(maze, drawing, strict=True)):
         return False

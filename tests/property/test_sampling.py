@@ -1,4 +1,4 @@
-"""Training batches against a slow, obvious twin, and against what chance would give."""
+"""Training batches against a slow, obvious twin, and against uniform chance."""
 
 from collections.abc import Iterator
 from unittest import mock
@@ -22,7 +22,7 @@ groups_strategy = st.one_of(
 
 
 def in_memory(*sets: Groups) -> PuzzleDataset:
-    """A data set that has what drawing needs; identifiers are puzzle numbers plus 100."""
+    """Build a data set for drawing; identifiers are puzzle numbers plus 100."""
     dataset = PuzzleDataset.__new__(PuzzleDataset)
     dataset.sets = {}
     for number, groups in enumerate(sets):
@@ -51,7 +51,7 @@ def words_of(seed: int, iteration: int, set_number: int, stream: int) -> Iterato
 
 
 def take(words: Iterator[int], count: int) -> list[int]:
-    """The next words, and those thrown away to fill the last block of four."""
+    """Return the next words; the rest of their last block of four is thrown away."""
     return [next(words) for _ in range(-(-count // 4) * 4)][:count]
 
 
@@ -121,7 +121,7 @@ def test_batches_equal_those_of_the_twin(
 
 
 def assert_uniform(counts: np.ndarray) -> None:
-    """Chi-squared within five standard deviations of its mean; the draws are seeded."""
+    """Demand chi-squared within five standard deviations of its mean; the draws are seeded."""
     expected = counts.sum() / counts.size
     statistic = ((counts - expected) ** 2 / expected).sum()
     freedom = counts.size - 1
@@ -129,7 +129,7 @@ def assert_uniform(counts: np.ndarray) -> None:
 
 
 def test_draws_are_uniform():
-    """Places in the epoch, puzzles of a group, and subsets where a batch has too little room."""
+    """Uniform: places in the epoch, puzzles of a group, subsets that fill up a batch."""
     epochs = 6000
     batches = TrainBatches(
         in_memory([[1, 1, 1]] * 5), seed=11, global_batch_size=5, epochs_per_iter=epochs

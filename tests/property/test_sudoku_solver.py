@@ -12,7 +12,7 @@ from dataset.sudoku.rules import count_solutions, find_conflict, solve
 
 @cache
 def all_solutions() -> np.ndarray:
-    """Every solution of size 4, by trying all quadruples of rows: int [288, 16]."""
+    """Find every solution of size 4 by trying all quadruples of rows: int [288, 16]."""
     rows = np.array(list(permutations(range(1, 5))))
     found = []
     for first in rows:

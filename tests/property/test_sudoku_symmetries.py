@@ -1,4 +1,4 @@
-"""What symmetries must leave alone: validity, clues, the number of solutions, the keys."""
+"""Symmetries keep validity, clues, the number of solutions and the keys."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -58,7 +58,7 @@ def test_images_of_a_puzzle_share_its_key_and_no_other_puzzle_has_it(
 @settings(deadline=None)
 @given(st.sampled_from([4, 6, 9]), st.data())
 def test_a_symmetry_can_be_undone(size: int, data: st.DataObject):
-    """Both parts are permutations: no cell and no digit is lost."""
+    """Cells and digits are both permuted, so none is lost."""
     symmetries = sudoku_symmetries(size)
     number = data.draw(st.integers(0, symmetries.number - 1))
     moves = np.array([number // len(symmetries.tokens)])

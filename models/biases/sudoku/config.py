@@ -1,4 +1,4 @@
-"""For which data the bias of Sudokus is, and what else models must know of Sudokus."""
+"""The attention bias for Sudoku, and a check that data are Sudokus."""
 
 from typing import TYPE_CHECKING
 
@@ -9,25 +9,25 @@ from runtime.registry import imported
 if TYPE_CHECKING:
     from models.config import DataFacts
 
-# Rows and columns of a box in a Sudoku of this many cells.
+# Number of cells -> (rows, columns) of a box.
 SUDOKU_BOXES = {16: (2, 2), 36: (2, 3), 81: (3, 3)}
 
 
 def require_sudoku(facts: "DataFacts", wanted_by: str) -> None:
-    """Raise ConfigError if data cannot be Sudokus, with tokens for padding, empty and digits."""
+    """Raise ConfigError unless the data can be Sudokus."""
     fits = facts.seq_len in SUDOKU_BOXES and (facts.vocab_size - 2) ** 2 == facts.seq_len
     if not fits or facts.kind not in ("sudoku", None):
         mazes = ": mazes" if facts.kind == "maze" else ""
         raise ConfigError(
             f"{wanted_by} is for Sudoku of 4 x 4, 6 x 6 or 9 x 9 cells, with tokens for padding, "
-            f"for empty and for each digit; the data have {facts.seq_len} cells and "
+            f"for an empty cell and for each digit; the data have {facts.seq_len} cells and "
             f"{facts.vocab_size} tokens{mazes}"
         )
 
 
 class SudokuBiasConfig(AttentionBiasConfig):
-    """A learned bias by the units that two cells share; by the rules of Sudoku what Swin
-    (arXiv:2103.14030, section 3.2) learns by relative position.
+    """A learned bias for the rows, columns and boxes that two cells share, like the bias for
+    relative positions in Swin (arXiv:2103.14030, section 3.2).
 
     When it helps: models that mix the cells by attention (`arch.mlp_t=false`). On easy Sudokus a
     small model solved 60 % of unseen puzzles with it and none without (docs/log/experiments.md).
@@ -42,6 +42,6 @@ ATTENTION_BIASES.add(
     "sudoku",
     SudokuBiasConfig,
     imported("models.biases.sudoku.model", "SudokuBias"),
-    "each head learns what to add to the score of two cells, by the row, column and box that they "
-    "share; for Sudoku of 16, 36 or 81 cells",
+    "each head learns a bias for two cells that share a row, column or box; for Sudoku of 16, 36 "
+    "or 81 cells",
 )

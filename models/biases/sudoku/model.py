@@ -1,4 +1,4 @@
-"""A bias of attention by the row, column and box that two cells of a Sudoku share.
+"""An attention bias for the row, column and box that two cells of a Sudoku share.
 
 Shape letters: S cells, P positions in front of them, T = P + S, N heads.
 """
@@ -11,18 +11,16 @@ from models.biases.sudoku.config import SUDOKU_BOXES
 
 
 class SudokuBias(nn.Module):
-    """What each head adds to the score of two positions, learned for each way in which two cells of
-    a Sudoku can lie; 0 at the start, and always where a position of the prefix takes part.
-    """
+    """A learned number for each head and set of shared units; 0 at the start and in the prefix."""
 
-    # 1 for a common row, 2 for a common column, 4 for a common box.
+    # Sums of 1 for a common row, 2 for a common column, 4 for a common box.
     WAYS = (0, 1, 2, 4, 5, 6, 7)
 
     ways: Tensor
 
     def __init__(self, num_heads: int, seq_len: int, num_prefix: int) -> None:
         super().__init__()
-        # Of one dimension, so that optimizers treat it as the bias it is.
+        # One-dimensional, so that optimizers treat it as a bias.
         self.weight = nn.Parameter(torch.zeros(len(self.WAYS) * num_heads))
         box_rows, box_columns = SUDOKU_BOXES[seq_len]
         size = box_rows * box_columns
@@ -36,5 +34,5 @@ class SudokuBias(nn.Module):
 
     def forward(self, dtype: torch.dtype) -> Tensor:
         """Return the bias, [N, T, T]."""
-        # A product adds up gradients in a fixed order, which an index does not.
+        # A product sums its gradients in a fixed order; indexing would not.
         return (self.ways @ self.weight.view(len(self.WAYS), -1)).permute(2, 0, 1).to(dtype)

@@ -1,4 +1,4 @@
-"""Adaptive computation time on a scripted recurrence, whose Q values the test chooses."""
+"""Adaptive computation time on a scripted recurrence with Q values chosen by the test."""
 
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ Q = tuple[list[float], list[float]]
 
 
 class ScriptedQ(QHead):
-    """Gives, for each call in turn, the lists (q_halt, q_continue); the last one stays."""
+    """Returns the next pair of lists (q_halt, q_continue) at each call, and repeats the last."""
 
     def __init__(self, config: HRMConfig, script: tuple[Q, ...]) -> None:
         super().__init__(config)
@@ -73,7 +73,7 @@ class Scripted(nn.Module):
 
 
 def offer(number: int, batch_size: int = 3) -> Examples:
-    """Batch `number`; its row r holds 10 * number + r everywhere."""
+    """Return batch `number`; its row r holds 10 * number + r everywhere."""
     rows = 10 * number + torch.arange(batch_size, dtype=torch.int32)
     cells = rows[:, None].expand(-1, 2).contiguous()
     return {"inputs": cells, "labels": cells + 1000, "puzzle_identifiers": rows.clone()}
@@ -110,7 +110,7 @@ def test_halted_slots_take_the_row_offered_the_others_discard_it() -> None:
     act = build(wants, waits)
     carry, _ = act(act.initial_carry(offer(0)), offer(1))
     assert carry.halted.tolist() == [False, True, False]
-    # The halted slot keeps what it worked on until the next step: the loss is measured on it.
+    # The halted slot keeps its example until the next step: the loss is measured on it.
     assert working_on(carry) == [10, 11, 12]
 
     carry, _ = act(carry, offer(2))
@@ -162,7 +162,7 @@ def test_exploration_delays_halting_but_not_beyond_the_last_step() -> None:
     carry, _ = act(carry, offer(3), min_steps(2, 2, 3))
     assert carry.halted.tolist() == [False, False, True]
     assert carry.steps.tolist() == [1, 1, 3]
-    # It never makes a slot halt.
+    # Exploration never makes a slot halt.
     act = build(([-1.0] * 3, [0.0] * 3))
     carry, _ = act(act.initial_carry(offer(0)), offer(1), min_steps(0, 1, 2))
     assert not carry.halted.any()
@@ -277,7 +277,7 @@ def exploring(seed: int, step: int, rows: int, probability: float, most: int) ->
 
 
 def test_exploration_is_pinned_and_each_seed_and_step_has_its_own() -> None:
-    """A resumed run must find the noise it left, also after an update of numpy."""
+    """The draws stay the same, so that a resumed run continues, even after an update of numpy."""
     assert exploring(1, 2, 10, 0.6, 9).tolist() == [3, 9, 0, 8, 0, 0, 0, 0, 0, 5]
     seeds = (0, 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1)
     steps = (0, 1, 2, 2**40)

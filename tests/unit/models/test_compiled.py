@@ -23,7 +23,7 @@ HRM = {"H_layers": 1, "L_layers": 2}
 
 @pytest.fixture(autouse=True)
 def without_cpp(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let torch.compile only trace, since the rest takes most of a minute, and leave no trace."""
+    """Let torch.compile only trace, as the rest takes most of a minute, and reset it afterwards."""
     torch.compiler.reset()
     counters.clear()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
@@ -50,7 +50,7 @@ def test_all_blocks_share_their_code(dtype: str, mlp_t: bool) -> None:
         output, expected = forward(carry, examples), twin(twin_carry, examples)
         for loss in (output.loss, expected.loss):
             loss.backward()
-        # Another kernel rounds otherwise, in bfloat16 to 8 bits, through all layers.
+        # Another kernel rounds differently, in bfloat16 to 8 bits, in each layer.
         close = 1e-4 if dtype == "float32" else 0.1
         for own, other in zip(model.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(own.grad, other.grad, rtol=close, atol=close)

@@ -1,4 +1,4 @@
-"""HRM's settings: those that do not fit together, and the published ones."""
+"""Settings of HRM: faulty combinations, and the published defaults."""
 
 from typing import Any
 
@@ -48,8 +48,11 @@ def test_the_default_is_the_published_model() -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"no_ACT_continue": True}, "sparse_look_ahead: with no_ACT_continue=true no q_continue"),
-        ({"heads": {"q": None}}, "sparse_look_ahead: with heads.q=null no q_continue is learned"),
+        (
+            {"no_ACT_continue": True},
+            "sparse_look_ahead: with no_ACT_continue=true q_continue is not",
+        ),
+        ({"heads": {"q": None}}, "sparse_look_ahead: with heads.q=null q_continue is not learned"),
     ],
 )
 def test_a_target_of_what_is_not_learned_is_refused(more: dict[str, Any], told: str) -> None:

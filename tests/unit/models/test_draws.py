@@ -1,4 +1,4 @@
-"""Numbers that each row draws alone."""
+"""Random numbers that depend on a row's key and not on its batch."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def test_a_row_draws_the_same_in_any_place_and_company() -> None:
 def test_keys_steps_and_draws_all_tell_numbers_apart() -> None:
     seen = torch.cat([drawn(torch.arange(4), number) for number in range(3)]).flatten(1)
     assert len(seen.unique(dim=0)) == 12
-    # Near places would make them alike, shifted.
+    # Windows at near places would be shifted copies.
     assert len(seen.unique()) > 0.99 * seen.numel()
 
 

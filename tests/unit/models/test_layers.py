@@ -47,7 +47,7 @@ def test_trunc_normal_of_no_width_is_zero() -> None:
 
 
 def test_trunc_normal_of_no_memory_does_not_load_the_compiler() -> None:
-    """Which takes seconds, at every start."""
+    """Loading the compiler takes seconds, at every start."""
     code = "import sys, torch\nfrom models.layers import trunc_normal_\n"
     code += "assert trunc_normal_(torch.empty(5, device='meta')).is_meta\n"
     code += "raise SystemExit('torch._dynamo' in sys.modules)"
@@ -101,7 +101,7 @@ def test_hand_written_layers_equal_their_twins() -> None:
     for dim in (-1, 0, 1):
         norms = (f(x, y, 1e-5, dim) for f in (add_rms_norm, naive_add_rms_norm))
         torch.testing.assert_close(*norms, **exact)
-    # The norm counts where the mean square is of eps's size.
+    # Small inputs, so that eps matters in the norm.
     small = torch.full((1, 4), 1e-3, dtype=torch.float64)
     torch.testing.assert_close(add_rms_norm(small, small, 1e-5), small * 2 / math.sqrt(4e-6 + 1e-5))
     layer = SwiGLU(12, 1.0)
@@ -135,7 +135,7 @@ def test_aligned_weights_change_no_value_and_have_no_odd_row(
     results = []
     for align in (False, True):
         if align:
-            # What the layer does on CUDA.
+            # The layer does this on CUDA.
             monkeypatch.setattr(
                 PositionLinear, "_cast", lambda self, t: aligned(CastedLinear._cast(self, t))
             )
@@ -161,7 +161,7 @@ def test_weights_are_cast_once_inside_and_anew_outside() -> None:
         assert isinstance(first, CastedLinear)
         first.weight.zero_()
         assert torch.equal(model(x), plain)
-    # Of the first layer nothing is left, and the second adds its bias, 0.
+    # The first layer now gives 0, and the second adds its bias, 0.
     assert not model(x).any()
 
 

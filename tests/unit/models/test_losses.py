@@ -69,7 +69,7 @@ def test_stablemax_gradient_equals_that_of_its_definition_zero_included() -> Non
 
 
 class Fixed(nn.Module):
-    """Stands in for ACT: gives what it was told."""
+    """A stand-in for ACT with chosen outputs."""
 
     judge = ACT.judge
 
@@ -89,7 +89,7 @@ class Fixed(nn.Module):
 
 
 def measured_as(carry: ACTCarry, outputs: Outputs, **settings: Any) -> ACTLossHead:
-    """A loss head on these outputs; `settings` are those of the loss, and `techniques`."""
+    """Build a loss head on these outputs, with `settings` of the loss or `techniques`."""
     own = {"techniques": settings.pop("techniques", {}), "loss": settings}
     config = HRMConfig.model_validate({"hidden_size": 8, "num_heads": 1, **own})
     act: Any = Fixed(carry, outputs, config)
@@ -97,7 +97,7 @@ def measured_as(carry: ACTCarry, outputs: Outputs, **settings: Any) -> ACTLossHe
 
 
 def measure(**settings: Any) -> LossOutput:
-    """Measure the outputs below; `settings` as those of `measured_as`."""
+    """Measure the outputs below, with `settings` as in `measured_as`."""
     carry = ACTCarry({}, torch.tensor(STEPS), torch.tensor(HALTED), {"labels": LABELS})
     outputs = {
         "logits": answering(PREDICTIONS),
@@ -109,7 +109,7 @@ def measure(**settings: Any) -> LossOutput:
 
 
 def answering(predictions: Tensor, vocab_size: int = 5) -> Tensor:
-    """Logits whose largest entry is the prediction."""
+    """Return logits with the prediction as largest entry."""
     torch.manual_seed(0)
     logits = torch.randn(*predictions.shape, vocab_size)
     return logits.scatter(-1, predictions.long().unsqueeze(-1), 5.0)
@@ -198,7 +198,7 @@ def test_later_steps_count_less_and_all_together_as_much() -> None:
     each = lm + 0.5 * q_halt + 2 * q_continue
     whole = sum(share_of[step] * row for step, row in zip(STEPS, each.tolist(), strict=True))
     assert output.loss.item() == pytest.approx(whole, rel=1e-5)
-    # What is recorded is not weighted, nor is an evaluation.
+    # Recorded losses and evaluations are not weighted.
     assert output.metrics == measure().metrics
     head = measured_as(output.carry, output.outputs, techniques=techniques).eval()
     assert head(output.carry, {}, None).loss == measure().loss
@@ -206,7 +206,7 @@ def test_later_steps_count_less_and_all_together_as_much() -> None:
 
 def test_uncertainty_weights_by_what_is_learned() -> None:
     output = measure(weighting="uncertainty")
-    # It starts as fixed weights do.
+    # It starts like fixed weights.
     torch.testing.assert_close(output.loss, measure().loss)
 
     head = measured_as(output.carry, output.outputs, weighting="uncertainty")

@@ -1,4 +1,4 @@
-"""Operations are those that run, as counted by hand."""
+"""The counted operations equal a count by hand."""
 
 from models.config import DataFacts
 from models.hrm.config import HRMConfig
@@ -31,7 +31,7 @@ def test_published_steps_are_counted_as_by_hand() -> None:
 
 def test_mixer_and_auxiliary_heads_are_counted_as_by_hand() -> None:
     arch = load_config(TrainConfig, "cfg_pretrain", ["arch=mixer"]).arch
-    # Over the cells and over the features alike: gate and up, 2 x 256 wide, then down.
+    # Both over the cells and over the features: gate and up, 2 x 256 wide, then down.
     layer = 2 * (128 * (81 * 512 + 256 * 81) + 81 * (128 * 512 + 256 * 128))
     heads = 2 * (81 * 128 * 11 + 128 * 2)
     # One cycle of 5 passes, all with gradients.

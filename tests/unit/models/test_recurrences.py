@@ -77,18 +77,18 @@ def random_carry(inner: Any) -> Latents:
 
 
 def step(model: ACTLossHead, carry: Latents, examples: Examples) -> tuple[Latents, Any]:
-    """One pass: the new state and the outputs."""
+    """Run one pass; return the new state and the outputs."""
     new_carry, answer = inner_of(model)(carry, examples)
     return new_carry, inner_of(model).read(answer, examples)
 
 
 def written_out(inner: Any, config: Any, carry: Latents, injected: Tensor) -> Latents:
-    """The latents after one ACT step; `detach` marks where gradients begin."""
+    """Return the latents after one ACT step; gradients begin after `detach`."""
     rotary = (inner.cos, inner.sin) if config.pos_encodings == "rope" else None
     if config.name == "transformer":
         return {"z_H": inner.H_level(carry["z_H"] + injected, rotary)}
     schedule = (["L"] * config.L_cycles + ["H"]) * config.H_cycles
-    # HRM's approximation (arXiv:2506.21734): what comes before the last updates is constant.
+    # HRM's approximation (arXiv:2506.21734): all before the last updates is constant.
     last_step = config.name == "hrm" and config.gradient == "last_step"
     with_gradients = 2 if last_step else config.L_cycles + 1
     H_level = inner.H_level if config.name == "hrm" else inner.L_level
@@ -152,11 +152,11 @@ def test_states_have_one_layout_whatever_a_step_uses_inside(name: str) -> None:
         assert torch.equal(results[0][0][z], results[1][0][z])
 
 
-# What has gradients and what has not
+# Gradients
 
 
 def norms_in_graph(output: Tensor) -> int:
-    """Count the block halves that autograd remembers: each ends in a norm."""
+    """Count the halves of blocks in autograd's graph; each ends in a norm."""
     found, pending = set(), [output.grad_fn]
     while pending:
         node = pending.pop()

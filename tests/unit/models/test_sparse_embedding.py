@@ -1,4 +1,4 @@
-"""The puzzle embedding: what a look-up reads, and what receives the gradient."""
+"""The puzzle embedding: look-ups, and the leaf that receives the gradient."""
 
 import pytest
 import torch

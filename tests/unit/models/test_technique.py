@@ -1,4 +1,4 @@
-"""Techniques: what is registered, what earlier versions called them, and what they may not do."""
+"""Techniques: their registry, their former settings, and forbidden combinations."""
 
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,7 @@ def test_a_saved_section_that_is_none_is_left_for_the_schema_to_refuse(value: An
         ({"loss": {"clip": {"lm": 1.0}}}, {"loss": {"clip": {"lm": 1.0}}}, {"loss": {}}),
         ({"digit_attention": True}, {"digit_attention": True}, ...),
         ({"shared_levels": False}, {}, ...),
+        ({"learns_when_gone": False}, {"learn_after_mistakes": False}, ...),
         ({"heads": {"q": {"rule": None, "halt_min_steps": 1}}}, {"heads": {"q": {}}}, ...),
         ({"heads": {"q": {"rule": "zero"}}}, {"heads": {"q": {"rule": "zero"}}}, ...),
         ({"attention": "sdpa_cudnn"}, {"attention": "sdpa_cudnn"}, {"attention": "auto"}),
@@ -100,6 +101,7 @@ def test_settings_that_are_gone_stay_only_where_they_matter(
     [
         ("arch.techniques.anchors.prob=0.5", "another techniques= may have it, or write"),
         ("techniques=[anchor]", "did you mean techniques=anchors"),
+        ("arch.learns_when_gone=0", r"renamed; write arch.learn_after_mistakes=\.\.\."),
         ("arch.anchor_prob=0.1", r"renamed; write techniques=\[anchors\] arch.techniques.anchors"),
     ],
 )
@@ -122,7 +124,7 @@ def test_techniques_are_chosen_in_any_order() -> None:
 def test_two_that_decide_the_same_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     step_weights: Any = TECHNIQUES["step_weights"].schema
     monkeypatch.setattr(step_weights, "start", lambda self, z, draws: z, raising=False)
-    with pytest.raises(ValidationError, match="random_starts and step_weights all say where"):
+    with pytest.raises(ValidationError, match="random_starts and step_weights all set the start"):
         HRMConfig.model_validate({"techniques": {"random_starts": {}, "step_weights": {}}})
 
 

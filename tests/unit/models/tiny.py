@@ -1,4 +1,4 @@
-"""Small models and batches in which every path carries signal."""
+"""Small models and batches with signal on every path."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ def make_config(**overrides: Any) -> HRMConfig:
 
 
 def make_model(*, signal: bool = False, **overrides: Any) -> ACTLossHead:
-    """A tiny model whose Q head and puzzle embedding, 0 at the start, are random; with `signal` all
-    parameters are moved.
+    """Return a tiny model with random numbers in Q head and puzzle embedding, which otherwise start
+    at 0. With `signal` all parameters are moved.
     """
     torch.manual_seed(0)
     model = build_model(make_config(**overrides), FACTS)
@@ -41,12 +41,12 @@ def make_model(*, signal: bool = False, **overrides: Any) -> ACTLossHead:
 
 
 def inner_of(model: ACTLossHead) -> Any:
-    """The recurrence; its submodules are what the test knows them to be."""
+    """Return the recurrence, untyped, so that a test can use its submodules."""
     return model.model.inner
 
 
 def make_examples(seed: int = 0) -> Examples:
-    """Three random examples; the last row has no labels, the first is labelled in full."""
+    """Return three random examples; the first is fully labelled, the last has no labels."""
     generator = torch.Generator().manual_seed(seed)
     B, S, V = 3, FACTS.seq_len, FACTS.vocab_size
 
@@ -60,13 +60,13 @@ def make_examples(seed: int = 0) -> Examples:
 
 
 def first_step(model: ACTLossHead, examples: Examples | None = None) -> Any:
-    """What the first ACT step gives."""
+    """Return the results of the first ACT step."""
     examples = examples or make_examples()
     return model(model.initial_carry(examples), examples)
 
 
 def require_same_compiled(model: ACTLossHead, backend: str, ahead: list[int] | None = None) -> None:
-    """Demand that three compiled steps, one graph each, equal plain ones, gradients included; the
+    """Demand that three compiled steps, one graph each, equal plain ones with their gradients. The
     rows `ahead` look ahead.
     """
     torch.compiler.reset()
@@ -94,7 +94,7 @@ def sudoku_facts(size: int) -> DataFacts:
 
 
 def sudoku_examples(size: int = 4, rows: int = 3) -> Examples:
-    """Random digits, of which two fifths are given."""
+    """Return random digits with two fifths of them given."""
     generator = torch.Generator().manual_seed(size)
     shape = (rows, size**2)
     labels = torch.randint(2, size + 2, shape, generator=generator, dtype=torch.int32)
@@ -104,7 +104,7 @@ def sudoku_examples(size: int = 4, rows: int = 3) -> Examples:
 
 
 def shaken(config: RecurrenceConfig, facts: DataFacts) -> Any:
-    """A model in float64 all of whose parameters are moved."""
+    """Return a model in float64 with all parameters moved from their start."""
     torch.manual_seed(0)
     model = build_model(config, facts).double()
     with torch.no_grad():
@@ -118,7 +118,7 @@ ARCHS: list[dict[str, Any]] = [{}, {"name": "trm", "mlp_t": True, "pos_encodings
 
 
 def small_inner(name: str = "hrm", **settings: Any) -> Recurrence:
-    """A recurrence in evaluation mode."""
+    """Return a recurrence in evaluation mode."""
     kind = TRMConfig if name == "trm" else HRMConfig
     torch.manual_seed(0)
     config = kind.model_validate(TINY | {"forward_dtype": "float32"} | settings)
@@ -126,5 +126,5 @@ def small_inner(name: str = "hrm", **settings: Any) -> Recurrence:
 
 
 def latents(inner: Recurrence, rows: int = 3) -> dict[str, torch.Tensor]:
-    """Latents of 1."""
+    """Return latents of 1."""
     return {name: z + 1 for name, z in inner.empty_carry(rows).items()}

@@ -1,4 +1,4 @@
-"""The recurrence that treats all digits alike."""
+"""DEC: the recurrence that treats all digits alike."""
 
 import math
 from typing import Any
@@ -80,7 +80,7 @@ def test_units_have_the_symmetries_of_the_grid(move: str) -> None:
 
 @pytest.mark.parametrize("variant", ["mlp", "units"])
 def test_a_block_is_what_it_says(variant: str) -> None:
-    """Written out with loops over rows, digits and cells."""
+    """Compute a block with loops over rows, digits and cells."""
     N, D = 4, 8
     config = DECConfig(**SMALL | VARIANTS[variant] | {"pos_encodings": "none"})
     torch.manual_seed(0)
@@ -201,7 +201,7 @@ def test_other_data_are_refused(facts: DataFacts) -> None:
     ("settings", "why"),
     [
         ({"heads": {"lm": {"name": "tied"}}}, "heads.lm.name=linear"),
-        ({"loss": {"label_smoothing": 0.1}}, "predicts digits alone"),
+        ({"loss": {"label_smoothing": 0.1}}, "predicts digits only"),
         ({"puzzle_emb_ndim": 16}, "no puzzle embedding"),
         ({"mlp_t": False}, "no attention; use mlp_t=true or units=true"),
         ({"units": True, "mlp_t": False, "attention_bias": "sudoku"}, "attention_bias=none"),

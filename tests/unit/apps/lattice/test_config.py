@@ -1,4 +1,4 @@
-"""What the choices named after the lattice compose."""
+"""The lattice's choices of arch=, heads= and experiment=."""
 
 import pytest
 

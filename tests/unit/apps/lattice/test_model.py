@@ -1,4 +1,4 @@
-"""Deduction on candidate sets: what a step strikes and guesses, and what the model is taught."""
+"""Deduction on candidate sets: striking, guessing and the losses."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def exploring(rows: int = 3, seed: int = 0, **views: Tensor) -> Drawn:
 
 
 def one_row(candidates: list[set[int]], *, vocab: int = 6) -> Tensor:
-    """Candidates [1, S, V] from the tokens of each cell."""
+    """Build candidates [1, S, V] from the tokens of each cell."""
     state = torch.zeros(1, len(candidates), vocab, dtype=torch.bool)
     for cell, tokens in enumerate(candidates):
         state[0, cell, list(tokens)] = True
@@ -48,7 +48,7 @@ def one_row(candidates: list[set[int]], *, vocab: int = 6) -> Tensor:
 
 
 def said(state: Tensor, keep: Tensor | None = None, **others: Any) -> dict[str, Tensor]:
-    """Outputs of the heads: by default all stays, and nothing is contradictory."""
+    """Build outputs of the heads; by default all candidates stay, without contradiction."""
     kept = torch.full(state.shape, YES) if keep is None else keep
     return {
         "candidates_logits": kept,
@@ -58,7 +58,7 @@ def said(state: Tensor, keep: Tensor | None = None, **others: Any) -> dict[str, 
 
 
 def deduce(model: Any, state: Tensor, guesses: Tensor | None = None, **others: Any) -> Any:
-    """Deduce from a grid that is open everywhere."""
+    """Deduce from a grid of open cells."""
     inputs = torch.ones(len(state), state.shape[1], dtype=torch.int32)
     outputs = said(state, **{n: others.pop(n) for n in list(others) if n in SAID})
     return model.model.inner.deduce(outputs, state, inputs, guesses, **others)
@@ -157,7 +157,7 @@ def test_only_guided_rows_follow_the_solution() -> None:
 
 
 def test_where_the_solution_is_gone_only_the_contradiction_is_learned() -> None:
-    model = model_of(learns_when_gone=False, views="none").train()
+    model = model_of(learn_after_mistakes=False, views="none").train()
     examples = sudoku_examples()
     carry = model.initial_carry(examples)
     carry.halted[:] = False
@@ -335,7 +335,7 @@ def test_each_loop_has_a_loss(form: str) -> None:
 def expected_loss(
     outputs: dict[str, Tensor], state: Tensor, examples: Examples, weights: Any
 ) -> Tensor:
-    """The sum over rows, written down cell by cell."""
+    """Compute the sum over rows, cell by cell."""
     total = torch.zeros((), dtype=torch.float64)
     for row, labels in enumerate(examples["labels"].tolist()):
         tokens = candidates = torch.zeros((), dtype=torch.float64)
@@ -398,7 +398,7 @@ def test_other_puzzles_are_refused(facts: DataFacts) -> None:
         ({"keep_states": True}, "keep_states=true with views=dihedral"),
         ({"mlp_t": True}, "mlp_t=True has no meaning with name=lattice; use False"),
         ({"heads": {"lm": {"name": "tied"}, **HEADS}}, "heads.lm.name=tied; use linear"),
-        ({"heads": {"action": {"field": "a"}, **HEADS}}, "does not turn fields"),
+        ({"heads": {"action": {"field": "a"}, **HEADS}}, "cannot turn fields"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(settings: Any, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Search with several chains, by a model whose deductions are those of a beginner."""
+"""Search with several chains, with a model that deduces like a beginner."""
 
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from apps.lattice.config import LatticeConfig
-from apps.lattice.evaluating import as_text, figures_of
+from apps.lattice.evaluating import as_text, scores_of
 from apps.lattice.model import CONTRADICTION
-from apps.lattice.narration import tell
-from apps.lattice.search import Chain, Found, Ledger, Round, Search, search_sets
+from apps.lattice.narration import describe_chain
+from apps.lattice.search import Chain, Ledger, Round, Search, SearchResult, search_sets
 from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku import rules
 from evaluation.config import EvalSearchSettings
@@ -27,7 +27,7 @@ SMALL: Any = {"hidden_size": 4, "num_heads": 1, "L_layers": 1, "loops": 1, "drop
 
 @pytest.fixture(scope="module")
 def puzzles() -> Batch:
-    """Twelve 4 x 4 puzzles with one solution each, every third of which needs no guess."""
+    """Return twelve 4 x 4 puzzles with one solution each; every third needs no guess."""
     generator = np.random.default_rng(0)
     inputs, labels = [], []
     while len(inputs) < 12:
@@ -57,8 +57,8 @@ def ranks() -> Any:
 
 
 class Beginner:
-    """Heads that strike a digit where another cell of the unit has only that one left, and notice
-    an empty cell. What they `doubt`, a token of a cell, is almost struck always.
+    """Heads that strike a digit if it is the only one left in another cell of the unit, and notice
+    an empty cell. `doubt` is a (cell, token) that they almost strike.
     """
 
     def __init__(self, views: str = "none", doubt: tuple[int, int] | None = None) -> None:
@@ -79,7 +79,7 @@ class Beginner:
 
     def read(self, states: Tensor, examples: Any) -> dict[str, Tensor]:
         assert self.shown is not None
-        if len(states) < len(self.shown):  # What the first chains would answer.
+        if len(states) < len(self.shown):  # Called for the first chains' predictions.
             return {"logits": torch.zeros(len(states), 16, 6)}
         layout = rules.layout_of(4)
         single = self.shown & (self.shown.sum(-1, keepdim=True) == 1)
@@ -111,7 +111,7 @@ def search_with(
     views: str = "none",
     doubt: tuple[int, int] | None = None,
     **changed: Any,
-) -> list[Found]:
+) -> list[SearchResult]:
     beginner = Beginner(views, doubt)
     search = searching(ranks, beginner, seed, **changed)
     found = list(search(enumerate(puzzles.inputs)))
@@ -119,7 +119,7 @@ def search_with(
     return sorted(found, key=lambda one: one.row)
 
 
-def essence(found: Found) -> dict[str, Any]:
+def essence(found: SearchResult) -> dict[str, Any]:
     values = {name: value for name, value in vars(found).items() if name != "seconds"}
     return {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in values.items()}
 
@@ -196,17 +196,17 @@ def test_a_puzzle_is_given_up_after_its_rounds(ranks: Ranks, puzzles: Batch) -> 
 def test_a_search_that_was_killed_goes_on(ranks: Ranks, puzzles: Batch, tmp_path: Path) -> None:
     search = searching(ranks)
 
-    def found_with(ledger: Ledger) -> list[Found]:
+    def found_with(ledger: Ledger) -> list[SearchResult]:
         return search_sets(search, {"all": puzzles}, ledger, "me", show_progress=False)["all"]
 
     class Killed(Ledger):
-        def add(self, who: str, set_name: str, found: Found) -> None:
+        def add(self, who: str, set_name: str, found: SearchResult) -> None:
             super().add(who, set_name, found)
             if len(self._done) == 7:
                 raise KeyboardInterrupt
 
     class Counting(Ledger):
-        def add(self, who: str, set_name: str, found: Found) -> None:
+        def add(self, who: str, set_name: str, found: SearchResult) -> None:
             rows.add(found.row)
             super().add(who, set_name, found)
 
@@ -225,9 +225,9 @@ def test_another_search_ignores_the_file_of_a_killed_one(ranks: Ranks, tmp_path:
     def ledger(key: str) -> Ledger:
         return Ledger(tmp_path / "search", key, ranks)
 
-    ledger("one").add("me", "all sets", Found(3))
+    ledger("one").add("me", "all sets", SearchResult(3))
     assert ledger("two").missing("me", "all sets", 5) == [0, 1, 2, 3, 4]
-    ledger("two").add("me", "all sets", Found(2))
+    ledger("two").add("me", "all sets", SearchResult(2))
     assert ledger("two").missing("me", "all sets", 5) == [0, 1, 3, 4]
     assert ledger("two").missing("you", "all sets", 3) == [0, 1, 2]
     assert ledger("two").missing("me", "none", 3) == [0, 1, 2]
@@ -236,13 +236,13 @@ def test_another_search_ignores_the_file_of_a_killed_one(ranks: Ranks, tmp_path:
 def test_figures_distinguish_solved_wrong_and_abstained() -> None:
     labels = np.array([[2, 3], [3, 2], [2, 2], [3, 3]])
     found = [
-        Found(0, at_once=labels[0], answer=labels[0], calls=4, seconds=1.0),
-        Found(1, at_once=labels[0], answer=labels[1], calls=8, seconds=2.0),
-        Found(2, at_once=labels[0], answer=labels[3], calls=100, seconds=3.0),
-        Found(3, at_once=labels[3], calls=400, seconds=6.0),
+        SearchResult(0, at_once=labels[0], answer=labels[0], calls=4, seconds=1.0),
+        SearchResult(1, at_once=labels[0], answer=labels[1], calls=8, seconds=2.0),
+        SearchResult(2, at_once=labels[0], answer=labels[3], calls=100, seconds=3.0),
+        SearchResult(3, at_once=labels[3], calls=400, seconds=6.0),
     ]
-    (figures,) = figures_of("all", "model", found, labels)
-    assert figures_of("all", "model", found, np.full((4, 2), -100)) == []
+    (figures,) = scores_of("all", "model", found, labels)
+    assert scores_of("all", "model", found, np.full((4, 2), -100)) == []
     shares = [figures.solved, figures.wrong, figures.abstained]
     assert [share.value for share in shares] == [0.5, 0.25, 0.25]
     assert figures.at_once is not None
@@ -250,7 +250,7 @@ def test_figures_distinguish_solved_wrong_and_abstained() -> None:
     assert figures.calls[:2] == (128.0, 54.0)
     within = {1: 0, 2: 0, 4: 0.25, 8: 0.5, 16: 0.5, 32: 0.5, 64: 0.5, 128: 0.5, 256: 0.5, 512: 0.5}
     assert figures.solved_within == within
-    assert "all, model: solved within so many calls: 1 0.000, 2 0.000, 4 0.250" in as_text(
+    assert "all, model: share solved by number of calls: 1 0.000, 2 0.000, 4 0.250" in as_text(
         [figures]
     )
     assert figures.seconds == 3.0
@@ -267,7 +267,7 @@ def test_the_story_of_a_chain_leads_to_its_answer(
         rounds: list[Round] = []
         (found,) = search([(row, inputs)], lambda _, one, rounds=rounds: rounds.append(one))
         assert found.chain is not None
-        lines = list(tell(rounds, found.chain))
+        lines = list(describe_chain(rounds, found.chain))
         assert lines[-1] == "  all cells are decided"
         told: dict[str, int] = {}
         before_guess: list[dict[str, int]] = []

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from apps.lattice.model import CONTRADICTION, DECIDED
-from apps.lattice.search import Found, Round
+from apps.lattice.search import Round, SearchResult
 from apps.reports.boards import Board, asked, board_of_candidates, draw
 from apps.reports.frames import frames_of_rounds, frames_of_steps, picture_of, without_idle_end
 from apps.reports.runs import as_text, list_runs
@@ -167,7 +167,9 @@ def rounds_of_a_search() -> list[Round]:
 def test_descriptions_and_frames_of_steps_and_rounds() -> None:
     thought = reasoning(q_halt=(0.25, 0.5, 0.875))
     steps = frames_of_steps(thought)
-    rounds = frames_of_rounds(Puzzle(SUDOKU, QUESTION), rounds_of_a_search(), Found(0, chain=0))
+    rounds = frames_of_rounds(
+        Puzzle(SUDOKU, QUESTION), rounds_of_a_search(), SearchResult(0, chain=0)
+    )
     told = [describe(thought, learns_continue=learns) for learns in (True, False)]
     told.append(describe(reasoning(q_halt=(np.nan,) * 3), learns_continue=False))
     for frames in (steps, without_idle_end(steps), steps[:2], rounds):

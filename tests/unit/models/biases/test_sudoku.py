@@ -1,4 +1,4 @@
-"""A bias of attention by the row, column and box that two cells of a Sudoku share."""
+"""The attention bias for the row, column and box that two cells of a Sudoku share."""
 
 import math
 from pathlib import Path
@@ -28,7 +28,7 @@ WAYS = ["nothing", "row", "column", "box", "box and row", "box and column", "cel
 
 
 def way(size: int, first: int, second: int) -> str:
-    """What two cells share, in words."""
+    """Return the names of the units that two cells share."""
     if first == second:
         return "cell"
     row, column, box = layout_of(size).cell_units[first] == layout_of(size).cell_units[second]
@@ -100,7 +100,7 @@ def test_a_model_starts_as_without_it_and_learns_it(name: str) -> None:
     torch.testing.assert_close(output.outputs["logits"], expected.outputs["logits"])
     output.loss.backward()
     gradients = {key: p.grad for key, p in biased.named_parameters() if key in more}
-    # One of each block: its first position is no cell, so that the answer reads all ways.
+    # One gradient for each block; the answer at position 0, no cell, depends on all of it.
     for gradient in gradients.values():
         assert isinstance(gradient, Tensor)
         assert (gradient != 0).all()
@@ -125,7 +125,7 @@ def test_it_is_stepped_as_a_bias(sudoku_data: Path) -> None:
                 assert not group.get(MUON)
 
 
-# What it cannot be combined with
+# Refused combinations
 
 
 def test_it_needs_attention() -> None:

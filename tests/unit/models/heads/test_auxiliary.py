@@ -29,7 +29,7 @@ SHAPES = {
 
 
 def make_examples() -> Examples:
-    """The last row has no labels and no fields; the first changes nothing."""
+    """Return three rows: the first changes nothing, the last has no labels and no fields."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randint(5, (B, S), generator=generator)
     labels = torch.randint(5, (B, S), generator=generator)
@@ -85,7 +85,7 @@ def loss_of(head: AuxiliaryHead, states: Tensor, targets: Targets) -> Tensor:
 
 
 def expected(name: str, logits: Tensor, targets: Targets, b: int) -> float:
-    """The loss of row b, cell by cell."""
+    """Compute the loss of row b, cell by cell."""
     terms, examples = [], targets.examples
     labels, inputs = examples["labels"][b], examples["inputs"][b]
     if name == "halt":

@@ -1,4 +1,4 @@
-"""Heads of built models: start values, ties, what is missing."""
+"""Heads of built models: initial values, ties, faulty settings."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def test_every_token_head_trains_every_parameter(name: str, norm: str) -> None:
     torch.testing.assert_close(probabilities.sum(-1), torch.ones(3, 5))
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None, key
-        # Of 2 of 4 experts one may not be asked; it is in the sum all the same.
+        # All experts are one parameter, so it does not matter if one gets no cell.
         assert parameter.grad.any(), key
 
 
@@ -161,7 +161,7 @@ def test_a_step_with_any_heads_is_one_graph(heads: dict[str, Any]) -> None:
     require_same_compiled(model, "aot_eager")
 
 
-# What does not fit
+# Faulty settings
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
 
 
 def slow(head: Any, x: Tensor, p: Tensor, v: int) -> Any:
-    """The output of one cell for one token."""
+    """Compute the output of one cell for one token."""
     if isinstance(head, Linear | Tied):
         return head.weight[v] @ x + (0 if head.bias is None else head.bias[v])
     if isinstance(head, Factorized):

@@ -26,7 +26,7 @@ def anchors(
 
 
 def test_the_anchors_are_pinned() -> None:
-    """A resumed run must start where it would have started."""
+    """The draws stay the same, so that a resumed run continues."""
     found = anchors(2, 4, 6, seed=1, prob=0.5, corruption=1.0)
     assert found[[0, 2, 3]].tolist() == [[2, 1, 2, 5, 4, 3], [0, 1, 4, 3, 4, 5], [1, 5, 2, 5, 4, 5]]
     assert (found[1] == -1).all()
@@ -40,9 +40,9 @@ def test_the_anchors_are_pinned() -> None:
 def test_a_row_has_a_share_of_its_own_and_every_cell_is_as_likely() -> None:
     found = anchors(prob=1.0)
     wrong = found != np.arange(30)
-    # One corrupted cell in 30 takes its own token.
+    # One corrupted cell in 30 takes its own token and stays right.
     shares = wrong.mean(1) * 30 / 29
-    # Uniform up to 0.4, plus what the few cells of a row add to its spread.
+    # Uniform up to 0.4, with a wider spread because a row has few cells.
     assert shares.mean() == pytest.approx(0.2, abs=0.01)
     spread = 0.4**2 / 12 + (0.2 - 0.4**2 / 3) / 30
     assert shares.var() == pytest.approx(spread, rel=0.1)
@@ -53,7 +53,7 @@ def test_a_row_has_a_share_of_its_own_and_every_cell_is_as_likely() -> None:
 
 
 def solution_of(inputs: list[int], labels: list[int], sources: list[int]) -> list[int]:
-    """The corrupted solution of a row, one cell after the other."""
+    """Compute the corrupted solution of a row, one cell after the other."""
     pairs = list(zip(inputs, labels, strict=True))
     own = [given if label == IGNORE_LABEL_ID else label for given, label in pairs]
     tokens = []

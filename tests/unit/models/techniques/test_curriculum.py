@@ -40,8 +40,8 @@ def test_the_stages_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("curriculum", "told"),
     [
-        (PUBLISHED[::-1], r"until must rise from stage to stage, it is \[0.6, 0.3\]"),
-        ([PUBLISHED[0]] * 2, "until must rise"),
+        (PUBLISHED[::-1], r"until=\[0.6, 0.3\]: it must rise from stage to stage"),
+        ([PUBLISHED[0]] * 2, "it must rise"),
         ([{"until": 0.5, "H_cycles": 4, "L_cycles": 1}], "H_cycles=4 exceeds arch.H_cycles=3"),
         ([{"until": 0.5, "H_cycles": 1, "L_cycles": 7}], "L_cycles=7 exceeds arch.L_cycles=6"),
         ([{"until": 1.0, "H_cycles": 1, "L_cycles": 1}], "less than 1"),
@@ -76,7 +76,7 @@ ARCHS: list[tuple[type[RecurrenceConfig], dict[str, Any]]] = [
 def test_a_stage_is_the_model_with_fewer_cycles_and_evaluates_with_all(
     kind: type[RecurrenceConfig], settings: dict[str, Any]
 ) -> None:
-    """In training the look-ahead for q_continue has as few."""
+    """In training the look-ahead for q_continue has fewer cycles, too."""
     models = []
     for cycles in ((3, 4), (2, 1)):
         torch.manual_seed(0)

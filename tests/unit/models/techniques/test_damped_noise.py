@@ -1,4 +1,4 @@
-"""How far an update moves a latent."""
+"""Damped and noisy updates of a latent."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def test_an_update_moves_a_share_of_the_way(settings: dict[str, Any]) -> None:
     examples = tiny.make_examples()
     before = latents(whole, len(examples["inputs"]))
     (full, _), (damped, _) = whole(before, examples), part(before, examples)
-    # The first update; the second one sees where the first has led.
+    # The first update; the second one starts from its result.
     expected = 0.25 * before["z_L"] + 0.75 * full["z_L"]
     torch.testing.assert_close(damped["z_L"], expected, rtol=1e-5, atol=1e-6)
     assert not torch.allclose(damped["z_H"], full["z_H"])

@@ -16,5 +16,5 @@ def test_random_starts_are_drawn_for_each_cell_and_only_where_a_row_begins() -> 
         assert not torch.equal(z[0, 0], z[0, 1])
         assert not torch.equal(z, second[name])
         assert z[0].abs().max() <= 1.0
-        # Of a normal cut at two deviations.
+        # The standard deviation of a normal distribution cut at two deviations.
         assert z[0].std().item() == pytest.approx(0.5 * 0.88, rel=0.1)

@@ -1,4 +1,4 @@
-"""Which rows look ahead for the target of q_continue, and how often they count."""
+"""The rows that look ahead for the target of q_continue, and their weights."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ def ahead(step: int, rows: int = 64, every: int = 4, seed: int = 0) -> Any:
 
 
 def test_the_rows_that_look_ahead_are_pinned() -> None:
-    """A resumed run must go on with the rows that it would have taken."""
+    """The draws stay the same, so that a resumed run continues."""
     assert ahead(2, 20, seed=1).tolist() == [3, 4, 10, 12, 19]
     assert len({ahead(step, seed=seed).tobytes() for step in range(9) for seed in (0, 1)}) == 18
 
@@ -44,7 +44,7 @@ def test_parts_count_their_own_rows() -> None:
 
 
 class Measured(NamedTuple):
-    """A step's sum of losses, its metrics, its target and all gradients, end to end."""
+    """Return a step's loss, metrics, target and all gradients in one tensor."""
 
     loss: Tensor
     metrics: dict[str, Tensor]
@@ -53,7 +53,7 @@ class Measured(NamedTuple):
 
 
 def third_step(ahead: list[int] | None = None, **overrides: Any) -> Measured:
-    """The third ACT step, at which some slots may only halt at the next one."""
+    """Run three ACT steps; for some slots the next one is then the last."""
     model = tiny.make_model(signal=True, forward_dtype="float64", **overrides).train()
     drawn = {"min_steps": torch.tensor([0, 9, 0], dtype=torch.int32)}
     if ahead is not None:
