@@ -1,4 +1,4 @@
-"""What `make weight` counts."""
+"""The counts of `make weight`."""
 
 import importlib
 import re
