@@ -141,8 +141,8 @@ def _scores(results: Sequence[_Result]) -> list[str]:
         cells = (measure, data, score.counted, score.estimate.with_interval(), file)
         rows.append(f"| {' | '.join(map(_plain, cells))} |")
     explanation = (
-        "A score is the share of puzzles answered completely right. For ARC it is the share of test "
-        "outputs that are among the first two answers, averaged over tasks."
+        "A score is the share of puzzles answered completely right. For ARC it is the share of "
+        "test outputs that are among the first two answers, averaged over tasks."
     )
     return [*rows, "", explanation]
 
