@@ -33,7 +33,7 @@ _REASONS = {
     "RevisionNotFoundError": "no such revision",
     "LocalEntryNotFoundError": "the Hub cannot be reached, and the files are not in its cache",
 }
-"""What to tell the user about errors of the Hub's client, by their class."""
+"""Explanations of errors of the Hub's client, by the name of their class."""
 
 
 class Address(NamedTuple):
