@@ -1,15 +1,15 @@
-# `make help` explains the targets. All of them set up what they need.
+# `make help` explains the targets. Each sets up what it needs.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
-# Tests run side by side, one thread each: two torch threads that wait for each other are slower than one.
-# Python keeps what it has compiled, the tests' assertions too: collecting takes half as long the next time.
+# Tests run in parallel with one thread each, because torch threads that wait for each other are slow.
+# Python may write compiled files, including the tests' assertions: then collecting takes half as long the next time.
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(WORKERS) --dist loadfile
 
-# On a machine with a GPU: `make gpu PY=python3` takes the Python that is there instead of .venv, and
-# WHEELS=FOLDER the packages that it lacks, without a network.
+# On a machine with a GPU: `make gpu PY=python3` uses this Python instead of .venv, and WHEELS=FOLDER installs
+# missing packages from wheels, without a network.
 MINUTES ?= 9
 GPU_READY := $(if $(filter $(VENV)/%,$(PY)),$(READY))
 GPU_WHEELS = $(if $(WHEELS),@$(PY) -m pip install --quiet --no-index --no-deps --upgrade --target gpu/wheels $(WHEELS)/*.whl)
@@ -27,14 +27,14 @@ REHEARSED_RUN = $(TRAIN) experiment=hrm_sudoku_extreme_1k_laptop checkpoint_path
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## Create .venv with everything the project needs
+setup: $(READY) ## Create .venv with all that the project and its tests need
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-demo: $(READY) ## Train a small model on generated 9 x 9 Sudoku, solve and evaluate: about 9 minutes on 2 cores
+demo: $(READY) ## Train a small model on generated 9 x 9 Sudokus, solve and evaluate: about 9 minutes on 2 cores
 	@sh scripts/demo.sh $(PY) dec_sudoku_demo
 
 demo-extreme: $(READY) ## Train a model that strikes candidates, and solve hard Sudokus by search: about 12 minutes on 2 cores
@@ -43,8 +43,8 @@ demo-extreme: $(READY) ## Train a model that strikes candidates, and solve hard 
 demo-arc: $(READY) ## Train on ten ARC tasks and score the votes over their augmentations: about 3 minutes on 2 cores
 	@sh scripts/demo_arc.sh $(PY)
 
-# The puzzles: one that takes the demo's model some steps, and one that takes the deducing model some guesses.
-pictures: $(READY) ## Make the pictures of the docs from the runs of demo and demo-extreme (needs Chromium; not that of the viewer)
+# The first puzzle takes the demo's model several steps, the second takes the lattice several guesses.
+pictures: $(READY) ## Make the docs' pictures, except the viewer's, from the runs of demo and demo-extreme (needs Chromium)
 	$(PY) -m scripts.solve checkpoint=checkpoints/sudoku-demo depth=10 animate=docs/pictures/thinking.gif \
 		puzzle=2.....51..4..1...9...5..7......7.694..6.9.....3..6.2....58.....6.....8.3.82.379.1
 	$(PY) -m scripts.solve checkpoint=checkpoints/lattice-demo search.chains=1 animate=docs/pictures/deducing.gif \
@@ -59,10 +59,10 @@ test: $(READY) ## Run the quick tests: a few minutes on 2 cores
 test-slow: $(READY) ## Run the slow tests
 	$(PYTEST) -m slow
 
-chaos-quick: $(READY) ## Run the reliability programme and write docs/reliability.md: at most 10 minutes on 2 cores
+chaos-quick: $(READY) ## Run the reliability tests and write their table to docs/reliability.md: at most 10 minutes on 2 cores
 	CHAOS_FORM=quick $(PYTEST) --dist worksteal -m chaos tests/chaos
 
-chaos: $(READY) ## Run its long form: 3,000 kills, about 45 minutes
+chaos: $(READY) ## Run the long form of the reliability tests: 3,000 kills, about 45 minutes
 	CHAOS_FORM=long $(PYTEST) --dist worksteal -m chaos tests/chaos
 
 check: $(READY) ## Check format, lint, types and shell scripts
@@ -75,16 +75,16 @@ format: $(READY) ## Format the code and fix what ruff can fix
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-config: $(READY) ## Write the settings of the schemas into config/, with defaults and descriptions
+config: $(READY) ## Update config/ with the settings, defaults and descriptions of the schemas
 	$(PY) -m scripts.write_config
 
 bench: $(READY) ## Measure training, evaluation, data loading and optimizers on this machine
 	$(PY) scripts/benchmark.py
 
-weight: $(READY) ## Count lines by room, long functions, hard turns of phrase, and what a training step runs through
+weight: $(READY) ## Count lines by room, long functions, hard turns of phrase, and the lines that a training step runs
 	@$(PY) -m scripts.weight
 
-gpu: $(GPU_READY) ## Test and time all on one NVIDIA GPU, each part for MINUTES=9 at most; results in gpu/
+gpu: $(GPU_READY) ## Run tests and benchmarks on an NVIDIA GPU, each part for at most MINUTES=9; results in gpu/
 	$(GPU_WHEELS)
 	@mkdir -p gpu
 	@$(MAKE) --no-print-directory --keep-going gpu-tests gpu-compiled gpu-eager
@@ -96,12 +96,12 @@ gpu-compiled gpu-eager: gpu-%:
 	timeout -k 60 $(MINUTES)m $(GPU) $(GPU_CASES) --seconds 2 device=cuda \
 		compile=$(if $(filter compiled,$*),true,false) --output gpu/$*.json $(SETTINGS)
 
-gpu-train: $(GPU_READY) ## Train EXPERIMENT=NAME for MINUTES=9 and save; the same command goes on
+gpu-train: $(GPU_READY) ## Train EXPERIMENT=NAME for MINUTES=9 and save; the same command continues
 	$(GPU_WHEELS)
 	timeout --kill-after=120 --preserve-status $(MINUTES)m \
 		$(TRAIN) experiment=$(EXPERIMENT) checkpoint_path=gpu/train/$(EXPERIMENT) $(SETTINGS) || [ $$? -eq 75 ]
 
-gpu-rehearsal: $(GPU_READY) ## Run every line of both on a CPU with tiny sizes
+gpu-rehearsal: $(GPU_READY) ## Run all commands of gpu and gpu-train on a CPU with tiny sizes
 	@rm -rf gpu/rehearsal
 	@mkdir -p gpu/rehearsal
 	@GPU_REHEARSAL=1 TORCHDYNAMO_DISABLE=1 $(GPU) $(GPU_TESTS) --junitxml=gpu/rehearsal/tests.xml

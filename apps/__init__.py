@@ -1,1 +1,1 @@
-"""What uses the core, or plugs into it by name; the core knows none of it."""
+"""Applications built on the core, or plugged into it by name. The core imports none of them."""

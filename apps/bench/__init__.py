@@ -1,1 +1,1 @@
-"""Measures of the project: its speed, scores by the protocol, heads side by side, its weight."""
+"""Measures of the project: its speed, scores by the protocol, its weight."""

@@ -2,11 +2,11 @@
 
     python scripts/benchmark.py [--case NAME ...] [--compare OLD.json] [KEY=VALUE ...]
 
-Settings (KEY=VALUE, as for pretrain.py) change every case. Prints one table and writes one JSON.
-`--compare` sets the times against those of an earlier file.
+Settings (KEY=VALUE, as for pretrain.py) apply to every case. Prints a table and writes a JSON file.
+`--compare` divides the times by the times in an earlier file.
 
 Operations are counted from the model and reported as a rate, and as a share of the best rate that
-plain square matrix products reach in the same run and number format: see `docs/benchmarks.md`.
+square matrix products reach in the same run and number format: see `docs/benchmarks.md`.
 """
 
 import argparse
@@ -54,37 +54,37 @@ CASES = {
         *("arch=hrm_v1", "arch.hidden_size=128", "arch.num_heads=4"),
         *("arch.H_layers=2", "arch.L_layers=2", "global_batch_size=64"),
     ),
-    # What `make demo` trained on 2026-11-22, written out, so that later figures compare with these.
+    # The settings of `make demo` on 2026-11-22, fixed here so that figures stay comparable.
     "demo": (
         *("arch=trm", "arch.H_cycles=1", "arch.L_cycles=4", "arch.L_layers=1", "arch.expansion=2"),
         *("arch.hidden_size=128", "arch.num_heads=4", "arch.mlp_t=true", "arch.pos_encodings=none"),
         *("arch.puzzle_emb_ndim=0", "arch.puzzle_emb_len=0", "arch.halt_max_steps=4"),
         *("global_batch_size=32", "lr=2.5e-3", "lr_min_ratio=0.0", "lr_warmup_steps=100"),
     ),
-    # For GPUs, when asked for by name.
+    # For GPUs; not among the usual cases.
     "hrm": ("experiment=hrm_sudoku_extreme_1k",),
     "trm-mlp": ("experiment=trm_sudoku_extreme_1k_mlp",),
 }
 USUAL = ("published", "small", "demo")
-# Of mazes, in shape; a case that names no head which needs them does not read them.
+# Shaped like the fields of mazes. They are read only for heads that need them.
 SYNTHETIC_FIELDS = {
     "actions": LabelField(num_classes=5),
     "pixels": LabelField(num_classes=256, channels=3),
 }
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "bf16")
 _WARM_UP_CALLS, _MIN_SAMPLES = 2, 3
-# A time longer by this factor is called slower.
+# A time longer by this factor is marked as slower.
 _SLOWER = 1.05
-# Where one of the first differs, it is another case; where one of the others does, not the code
-# alone has changed.
+# A case that differs in one of the first is not compared. One that differs in one of the others is
+# compared, with a note that more than the code has changed.
 _SAME_CASE = ("forward_dtype", "batch_size", "halt_max_steps", "parameters")
 _ALSO = ("settings", "compiled")
 
 
 class Effort(NamedTuple):
-    """How long and how large to measure."""
+    """The time of each measurement, and the sizes of the synthetic data and matrix products."""
 
-    seconds: float = 10.0  # each measurement of the model; data and optimizers take a quarter
+    seconds: float = 10.0  # for each measurement of the model; data and optimizers take a quarter
     product_sizes: tuple[int, ...] = (1024, 2048, 4096)
     num_groups: int = 1000
     views: int = 10
@@ -99,12 +99,12 @@ class Timing(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """What is timed, and how many ACT steps and operations it takes for an example."""
+    """A call to time, and the ACT steps and operations that it takes for an example."""
 
     name: str
     call: Callable[[], object]
-    share: float = 1.0  # Of the seconds of a measurement.
-    steps: int = 0  # 0: it has no rate of examples.
+    share: float = 1.0  # of the seconds of a measurement
+    steps: int = 0  # 0: there is no rate of examples
     flop: int | None = None
 
 
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cases = {name: (*CASES[name], *options.settings) for name in options.case or USUAL}
     try:
         if not os.access(options.output.parent, os.W_OK) or options.output.is_dir():
-            raise ConfigError(f"--output {options.output}: not a file that can be written here")
+            raise ConfigError(f"--output {options.output}: this file cannot be written")
         earlier = options.compare and read_report(options.compare)
         report = run(cases, Effort(seconds=options.seconds))
         write_atomically(options.output, json.dumps(report, indent=1) + "\n")
@@ -128,18 +128,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(cases: Mapping[str, Sequence[str]], effort: Effort) -> dict[str, Any]:
-    """Measure cases, each given by its settings; returns the JSON-ready report.
+    """Measure the cases, given by their settings, and return a report that can be written as JSON.
 
-    The rate of plain matrix products is taken before and after each case; the best is the peak.
+    The rate of matrix products is measured before and after each case; the best rate is the peak.
 
     Raises:
-        ConfigError: a configuration is wrong or cannot run on this device; all are checked first.
+        ConfigError: settings are wrong or do not fit this device; all cases are checked first.
     """
     configs = {name: _runnable(settings) for name, settings in cases.items()}
     first = next(iter(configs.values()))
     prepare_host(first.num_threads)
     environment = describe_environment(first.device)
-    if first.device == "cuda":  # A large GPU needs large products to show its rate.
+    if first.device == "cuda":  # A large GPU reaches its best rate only with large products.
         effort = effort._replace(product_sizes=(2048, 4096, 8192))
     results: list[dict[str, Any]] = []
     rates: dict[str, dict[str, float]] = {}  # GFLOP/s by number format and width
@@ -161,19 +161,19 @@ def run(cases: Mapping[str, Sequence[str]], effort: Effort) -> dict[str, Any]:
 
 
 def _runnable(settings: Sequence[str]) -> TrainConfig:
-    """Return a configuration that fits this device."""
+    """Return the configuration for this device."""
     config = load_config(TrainConfig, "cfg_pretrain", settings)
     device = resolve_device(config.device)
     require_backend(config.arch.attention, torch.device(device))
     own: dict[str, Any] = {"arch": arch_on_device(config.arch, device), "device": device}
-    # A run's own choice goes by its length, and this one has none.
+    # A run decides whether to compile by its length; a measurement has no length.
     if device == "cpu" and config.compile == "auto" and "compile=auto" not in settings:
         own["compile"] = False
     return config.model_copy(update=own)
 
 
 def _measure_case(name: str, config: TrainConfig, effort: Effort) -> dict[str, Any]:
-    """Return what the JSON says of a case."""
+    """Measure a case and return its entry in the JSON."""
     lines = []
     with stepping(config, effort) as trainer:
         learner, device = trainer.learner, trainer.learner.ranks.device
@@ -203,7 +203,7 @@ def _measure_case(name: str, config: TrainConfig, effort: Effort) -> dict[str, A
 
 
 def line_of(activity: Activity, timing: Timing, batch_size: int) -> dict[str, Any]:
-    """Return what the JSON says of an activity."""
+    """Return an activity's entry in the JSON."""
     rate = batch_size / timing.median
     return {
         "activity": activity.name,
@@ -225,7 +225,7 @@ class StepTrainer:
         self.num_steps = 0
 
     def step(self, batch: Batch) -> None:
-        """Do what the training loop does for a batch."""
+        """Train on a batch, as the training loop does."""
         self.num_steps += 1
         self.learner.step(self.num_steps, batch, StopSignals())
         self.learner.outcomes.check()
@@ -235,7 +235,7 @@ class StepTrainer:
 
 @contextlib.contextmanager
 def stepping(config: TrainConfig, effort: Effort) -> Iterator[StepTrainer]:
-    """Train on synthetic data inside the block."""
+    """Yield a trainer on synthetic data, which is deleted after the block."""
     with tempfile.TemporaryDirectory() as folder, Ranks(config.device) as ranks:
         write_synthetic_data(Path(folder), effort.num_groups, effort.views)
         fields = list(config.arch.heads.fields.values())
@@ -243,7 +243,7 @@ def stepping(config: TrainConfig, effort: Effort) -> Iterator[StepTrainer]:
 
 
 def activities(trainer: StepTrainer, flop: dict[str, int]) -> Iterator[Activity]:
-    """Yield all that is timed of a case. In an evaluation an example takes all ACT steps."""
+    """Yield all activities of a case. In an evaluation each example takes all ACT steps."""
     learner, batches = trainer.learner, endless(trainer.batches)
     config = learner.config
     yield Activity("train step", lambda: trainer.step(next(batches)), 1, 1, flop["train_step"])
@@ -265,7 +265,7 @@ def activities(trainer: StepTrainer, flop: dict[str, int]) -> Iterator[Activity]
 
 
 def evaluation_step(trainer: StepTrainer, batch: Batch) -> Callable[[], None]:
-    """Return a call that runs one ACT step on a batch as an evaluation does: no head is read."""
+    """Return a call that runs one ACT step on a batch as evaluations do, without reading heads."""
     examples = trainer.learner.ranks.on_device(batch.arrays())
     carry = trainer.learner.model.eval().initial_carry(examples)
 
@@ -278,7 +278,7 @@ def evaluation_step(trainer: StepTrainer, batch: Batch) -> Callable[[], None]:
 
 
 def product_rates(dtype: str, device: torch.device, effort: Effort) -> dict[int, float]:
-    """Return the best FLOP/s of square matrix products by width; takes half of `effort.seconds`."""
+    """Return the best FLOP/s of square matrix products by width, in half of `effort.seconds`."""
     rates = {}
     for size in effort.product_sizes:
         a, b = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
@@ -289,10 +289,10 @@ def product_rates(dtype: str, device: torch.device, effort: Effort) -> dict[int,
 
 
 def measure(call: Callable[[], object], seconds: float, device: torch.device) -> Timing:
-    """Time `call` for about `seconds`, after a few calls that warm caches and compile.
+    """Time `call` for about `seconds`, after a few calls that warm up caches and the compiler.
 
-    On CUDA ten calls make a sample, with the device waited for at both ends, so that the host can
-    run ahead as it does in training.
+    On CUDA a sample is ten calls, and the host waits for the device before and after them. So it
+    can run ahead as it does in training.
     """
     calls = 10 if device.type == "cuda" else 1
     wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
@@ -312,7 +312,7 @@ def measure(call: Callable[[], object], seconds: float, device: torch.device) ->
 
 def write_synthetic_data(folder: Path, num_groups: int, views: int) -> None:
     """Write a training split of random 9 x 9 grids: `num_groups` puzzles with `views` views each.
-    Neither grids nor fields obey a rule: time depends on their shapes alone.
+    Grids and fields follow no rule: the time depends only on their shapes.
     """
     rng = np.random.Generator(np.random.Philox(0))
     shape = (num_groups * views, 81)
@@ -332,7 +332,7 @@ def endless(batches: TrainBatches) -> Iterator[Batch]:
 
 
 def describe_environment(device: str) -> dict[str, Any]:
-    """Describe what the figures depend on beside the settings."""
+    """Return the versions, machine and commit that the figures depend on."""
     cpu: dict[str, str] = {}
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
@@ -341,10 +341,10 @@ def describe_environment(device: str) -> dict[str, Any]:
     flags = (cpu.get("flags") or cpu.get("Features") or "").split()
     commit = None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    # Without git, or not in a clone, there is no commit to name.
+    # Without git, or outside a clone, the commit is unknown.
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        told = subprocess.check_output(command, cwd=ROOT, stderr=subprocess.DEVNULL, text=True)
-        commit = told.strip()
+        output = subprocess.check_output(command, cwd=ROOT, stderr=subprocess.DEVNULL, text=True)
+        commit = output.strip()
     return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
@@ -352,7 +352,7 @@ def describe_environment(device: str) -> dict[str, Any]:
         "system": platform.platform(),
         "cpu": cpu.get("model name", platform.processor() or platform.machine()),
         "cpu_flags": [name for name in _CPU_FLAGS if name in flags],
-        # OneDNN, which does torch's products on a CPU, reads this before its first product.
+        # Read by OneDNN, which computes torch's matrix products on a CPU.
         "max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),
         "num_threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
@@ -361,7 +361,7 @@ def describe_environment(device: str) -> dict[str, Any]:
 
 
 def as_table(report: dict[str, Any], earlier: dict[str, Any] | None = None) -> str:
-    """Lay out a report for people, with its times divided by those of an earlier one."""
+    """Return a report as text, with its times divided by the times of an earlier report."""
     machine, rates = report["environment"], report["product_gflop_per_second"]
     head = [", ".join(f"{key} {value}" for key, value in machine.items())]
     for dtype, by_size in rates.items():
@@ -372,7 +372,7 @@ def as_table(report: dict[str, Any], earlier: dict[str, Any] | None = None) -> s
     ]
     earlier = earlier or {"environment": machine, "product_gflop_per_second": {}, "cases": []}
     if changed := _changes(earlier["environment"], machine, tuple(machine)):
-        head.append(f"note: not the code alone has changed: {changed}")
+        head.append(f"note: more than the code has changed: {changed}")
     for dtype, before in earlier["product_gflop_per_second"].items():
         if dtype in rates:
             ratio = max(before.values()) / max(rates[dtype].values())
@@ -405,35 +405,35 @@ def _verdict(ratio: float) -> tuple[str, str]:
 
 
 def _changes(old: dict[str, Any], new: dict[str, Any], keys: Sequence[str]) -> str:
-    """Return which of the keys have other values, with both."""
+    """Return the keys with different values as text, with both values."""
     pairs = ((key, old.get(key), new[key]) for key in keys)
     return "; ".join(f"{key} {was} -> {now}" for key, was, now in pairs if was != now)
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """Read what an earlier run has written.
+    """Read the JSON file of an earlier benchmark.
 
     Raises:
-        ConfigError: it is no such file.
+        ConfigError: the file is missing, or this script did not write it.
     """
     try:
         report = json.loads(path.read_bytes())
         _ = report["environment"], report["product_gflop_per_second"], report["cases"]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"--compare {path}: is not what this script writes ({error})") from None
+        raise ConfigError(f"--compare {path}: not a file of this script ({error})") from None
     return report
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=str(__doc__).split("\n")[0],
-        epilog=f"cases: {', '.join(CASES)}; settings are those of pretrain.py",
+        epilog=f"cases: {', '.join(CASES)}; pretrain.py explains the settings",
     )
     usual = f"default: {', '.join(USUAL)}"
     parser.add_argument("--case", action="append", choices=tuple(CASES), help=usual)
-    seconds = "of each measurement (default 10)"
+    seconds = "length of each measurement (default 10)"
     parser.add_argument("--seconds", type=float, default=Effort().seconds, help=seconds)
-    compare = "an earlier file of the same machine: print times divided by those in it"
+    compare = "an earlier file from the same machine; times are divided by its times"
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help=compare)
     default = Path("benchmark.json")
     parser.add_argument("--output", type=Path, default=default, help=f"default: {default}")

@@ -1,4 +1,4 @@
-"""A score, taken as docs/protocol.md says: `scripts/protocol.py` explains its settings."""
+"""Take a score by the rules of docs/protocol.md; `scripts/protocol.py` explains the settings."""
 
 import json
 import math
@@ -27,31 +27,32 @@ from training.config.schema import NEUTRAL_KEYS, TrainConfig, flatten, in_presen
 from training.data import require_folders
 
 SCORE = "exact_accuracy"
-# What a row shows, by title. The first line counts whose figures were all measured.
+# The scores of a row, by title: of the first line with figures that were all measured.
 SCORES = (
     {"pass@1": "arc/pass@1", "pass@2": "arc/pass@2"},
     {"exact": SCORE, "any shortest path": "maze/shortest_path"},
     {"exact": SCORE},
 )
-DECIDED = ("checkpoint_path", "sweep_name", "hydra.sweep.dir", "hydra/sweeper")
-BY_SELECTION = {
+# Settings that the protocol makes itself.
+RESERVED = ("checkpoint_path", "sweep_name", "hydra.sweep.dir", "hydra/sweeper")
+RESERVED_BY_SELECTION = {
     "held_out": {"eval_split": "selection", "checkpoint_every_eval": "true"},
     "last": {"eval_split": "null"},
 }
-# Any run may be resumed with others of these, but then it is another score.
-_DECIDE = "data_path data_paths data_paths_test evaluators eval_split eval_max_examples"
-MAY_CHANGE = NEUTRAL_KEYS.difference(f"{_DECIDE} min_eval_interval max_steps".split())
+# A run may be resumed with other values of these settings, but the score would be another one.
+_SCORED = "data_path data_paths data_paths_test evaluators eval_split eval_max_examples"
+MAY_CHANGE = NEUTRAL_KEYS.difference(f"{_SCORED} min_eval_interval max_steps".split())
 
 
 class ProtocolSettings(Schema):
-    """What is told beside the settings of training runs."""
+    """The protocol's own settings, beside the settings of training runs."""
 
     selection: Literal["held_out", "last"] = "held_out"
     folder: str | None = None
 
 
 class Protocol(NamedTuple):
-    """What the command line asks for, validated: the runs of `plan`, one for each of its `jobs`."""
+    """The command line, validated. `runs` holds the settings of each of the plan's `jobs`."""
 
     name: str
     selection: str
@@ -59,11 +60,11 @@ class Protocol(NamedTuple):
     plan: Plan
     jobs: Sequence[Job]
     runs: Sequence[TrainConfig]
-    launcher: Sequence[str]  # As on the command line.
+    launcher: Sequence[str]  # as on the command line
 
 
 class Choice(NamedTuple):
-    """The checkpoint of a seed. With selection=last no score was looked at."""
+    """The chosen checkpoint of a seed. With selection=last it has no score."""
 
     seed: int
     step: int
@@ -75,36 +76,37 @@ class Choice(NamedTuple):
     def __str__(self) -> str:
         if self.score is None:
             return f"seed {self.seed}: step {self.step}, the last one"
-        found = f"{self.score:.4f} on {self.num_puzzles} selection puzzles"
-        return f"seed {self.seed}: step {self.step}, of {self.num_checkpoints} checkpoints: {found}"
+        score = f"{self.score:.4f} on {self.num_puzzles} selection puzzles"
+        return f"seed {self.seed}: step {self.step}, of {self.num_checkpoints} checkpoints: {score}"
 
 
 def main(arguments: list[str]) -> None:
-    """Do what is left to do, print the table, and leave with an exit code."""
-    asked = parse(arguments)
-    with disk_errors(asked.folder, ConfigError):
-        asked.folder.mkdir(parents=True, exist_ok=True)
-    with run_lock(asked.folder, instead="another folder"):
-        require_same_recipe(asked)
-        say(f"{asked.name}, selection={asked.selection}, in {asked.folder}")
-        say(f"1 of 3: train {len(asked.runs)} seeds")
-        sweep(TRAINING, asked.plan)
+    """Do the remaining work and print the table; exit with an error code if a stage fails."""
+    protocol = parse(arguments)
+    with disk_errors(protocol.folder, ConfigError):
+        protocol.folder.mkdir(parents=True, exist_ok=True)
+    with run_lock(protocol.folder, instead="another folder"):
+        require_same_recipe(protocol)
+        say(f"{protocol.name}, selection={protocol.selection}, in {protocol.folder}")
+        say(f"1 of 3: train {len(protocol.runs)} seeds")
+        sweep(TRAINING, protocol.plan)
         say("2 of 3: choose checkpoints")
-        choices = [choose(asked, *of) for of in zip(asked.jobs, asked.runs, strict=True)]
+        pairs = zip(protocol.jobs, protocol.runs, strict=True)
+        choices = [choose(protocol, job, run) for job, run in pairs]
         for choice in choices:
             say(str(choice))
         say("3 of 3: measure them once on the test set")
-        plan = evaluations(asked, [choice.checkpoint for choice in choices])
+        plan = evaluations(protocol, [choice.checkpoint for choice in choices])
         sweep(EVALUATION, plan)
-        content = summary(asked, choices, [job.name for job in expand(plan.overrides)])
-        table, written = as_table(content), asked.folder / "protocol.json"
+        content = summary(protocol, choices, [job.name for job in expand(plan.overrides)])
+        table, written = as_table(content), protocol.folder / "protocol.json"
         write_atomically(written, json.dumps(content, indent=1) + "\n")
         write_atomically(written.with_suffix(".md"), table)
         say(f"\n{table}\nwritten: {written}, {written.with_suffix('.md')}")
 
 
 def sweep(program: Program, plan: Plan) -> None:
-    """Do what is left of a stage; ends the process where it fails or is stopped."""
+    """Do the remaining work of a stage; end the process if it fails or is stopped."""
     if code := run_sweep(program, plan, say):
         leave(code)
 
@@ -113,17 +115,17 @@ def parse(arguments: Sequence[str]) -> Protocol:
     """Read the command line.
 
     Raises:
-        ConfigError: a setting is wrong, is the protocol's to decide, or has several values.
-        DatasetError: data are missing; says how they are built.
+        ConfigError: a setting is wrong, is reserved for the protocol, or has several values.
+        DatasetError: data are missing; the message has the command that builds them.
     """
     overrides = parse_overrides(parse_arguments(arguments).overrides)
     given = {override.key_or_group: override for override in overrides}
     own = {key: given[key].value() for key in ProtocolSettings.model_fields if key in given}
     settings = validate(ProtocolSettings, own)
-    decided = BY_SELECTION[settings.selection]
-    for key in (*DECIDED, *decided):
+    reserved = RESERVED_BY_SELECTION[settings.selection]
+    for key in (*RESERVED, *reserved):
         if key in given:
-            raise ConfigError(f"{key}: the protocol decides about it; selection= and folder= stay")
+            raise ConfigError(f"{key}: the protocol sets it; use selection= and folder= instead")
     experiment = given["experiment"].value() if "experiment" in given else None
     if experiment is None and settings.folder is None:
         raise ConfigError("set experiment=NAME, or folder=FOLDER for a run without an experiment")
@@ -131,47 +133,46 @@ def parse(arguments: Sequence[str]) -> Protocol:
     lines = [
         *(["seed=0,1,2"] if "seed" not in given else []),
         *(line for line in arguments if line.partition("=")[0] not in own),
-        *(f"{key}={value}" for key, value in decided.items()),
+        *(f"{key}={value}" for key, value in reserved.items()),
         *place(folder, "train"),
     ]
     plan = plan_of(TRAINING, lines)
     if several := [o.key_or_group for o in swept(plan.overrides) if o.key_or_group != "seed"]:
-        raise ConfigError(f"{several[0]}: only seed takes several values: a row has one recipe")
+        raise ConfigError(f"{several[0]}: only seed takes several values; a row has one recipe")
     jobs = expand(plan.overrides)
     runs = load_configs(TrainConfig, "cfg_pretrain", plan.flags, [job.overrides for job in jobs])
     runs[0].check_world_size(plan.launcher.ranks)
     require_data(runs[0])
     launcher = [str(o.input_line) for o in overrides if is_of_hydra(o)]
     name = str(experiment or folder.name)
-    asked = Protocol(name, settings.selection, folder, plan, jobs, runs, launcher)
-    # What is wrong with the evaluations is told before hours of training.
-    plan = evaluations(asked, [folder])
+    protocol = Protocol(name, settings.selection, folder, plan, jobs, runs, launcher)
+    # Check the settings of the evaluations now, not after hours of training.
+    plan = evaluations(protocol, [folder])
     of_jobs = [job.overrides for job in expand(plan.overrides)]
     load_configs(EvalConfig, "cfg_evaluate", plan.flags, of_jobs)
-    return asked
+    return protocol
 
 
 def require_data(run: TrainConfig) -> None:
-    """Raise DatasetError when data are missing that a run or its evaluation needs."""
+    """Raise DatasetError if data are missing that a run or its evaluation needs."""
     try:
         require_folders(run)
     except DatasetError as error:
-        is_there = run.eval_split and all(Path(path).is_dir() for path in run.test_paths)
-        raise DatasetError(f"{error}{', or selection=last' if is_there else ''}") from None
+        exists = run.eval_split and all(Path(path).is_dir() for path in run.test_paths)
+        raise DatasetError(f"{error}{', or selection=last' if exists else ''}") from None
     if not any((Path(path) / "test").is_dir() for path in run.test_paths):
         raise DatasetError(f"{', '.join(run.test_paths)}: there is no test split to measure")
 
 
-def require_same_recipe(asked: Protocol) -> None:
-    """Note in recipe.json what the folder is for; seeds may be added later.
+def require_same_recipe(protocol: Protocol) -> None:
+    """Raise ConfigError if the folder was begun with another recipe; else write recipe.json.
 
-    Raises:
-        ConfigError: the folder is for something else.
+    Seeds may be added later.
     """
-    file = asked.folder / "recipe.json"
-    all_settings = dict(flatten(asked.runs[0].model_dump(mode="json", exclude={"seed"})))
+    file = protocol.folder / "recipe.json"
+    all_settings = dict(flatten(protocol.runs[0].model_dump(mode="json", exclude={"seed"})))
     settings = {k: v for k, v in all_settings.items() if k.split(".")[0] not in MAY_CHANGE}
-    seeds = {job.name: run.seed for job, run in zip(asked.jobs, asked.runs, strict=True)}
+    seeds = {job.name: run.seed for job, run in zip(protocol.jobs, protocol.runs, strict=True)}
     if file.exists():
         before = json.loads(file.read_bytes())
         saved = dict(flatten(in_present_terms(_nested(before["settings"]), training=True)))
@@ -179,14 +180,14 @@ def require_same_recipe(asked: Protocol) -> None:
         changed += [] if before["seeds"].items() <= seeds.items() else ["seed"]
         if changed:
             raise ConfigError(
-                f"folder={asked.folder}: was begun with another {', '.join(changed)}; use the old "
+                f"folder={protocol.folder}: begun with another {', '.join(changed)}; use the old "
                 "settings, or another folder="
             )
     write_atomically(file, json.dumps({"settings": settings, "seeds": seeds}, indent=1) + "\n")
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree that `flatten` has made into dotted paths."""
+    """Return the tree of settings by their dotted paths, as `flatten` makes them."""
     tree: dict[str, Any] = {}
     for path, value in settings.items():
         *sections, leaf = path.split(".")
@@ -202,31 +203,32 @@ def place(folder: Path, stage: str) -> list[str]:
     return [f"hydra.sweep.dir={quoted_value(folder)}", f"sweep_name={stage}"]
 
 
-def choose(asked: Protocol, job: Job, run: TrainConfig) -> Choice:
-    """Choose a checkpoint of a run that has ended; the test set is not looked at.
+def choose(protocol: Protocol, job: Job, run: TrainConfig) -> Choice:
+    """Choose a checkpoint of a run that has ended, without the test set.
 
     Raises:
-        CheckpointError: there is none, or none was measured on the selection puzzles.
+        CheckpointError: no checkpoint exists, or none was measured on the selection puzzles.
     """
-    folder = asked.folder / "train" / job.name
-    if asked.selection == "last":
+    folder = protocol.folder / "train" / job.name
+    if protocol.selection == "last":
         if not (steps := list_steps(folder)):
             raise CheckpointError(f"{folder}: there is no checkpoint")
         return Choice(run.seed, steps[-1], checkpoint_path(folder, steps[-1]))
-    figures = TRAINING.read(folder.parent, job.name, f"eval/{SCORE}")
+    figures = TRAINING.read(folder.parent, job.name, f"eval/{SCORE}")  # By name and step.
     scores = {s: v for s, v in figures.get(f"eval/{SCORE}", {}).items() if math.isfinite(v)}
     if not scores:
         raise CheckpointError(f"{folder}: nothing was measured on the selection puzzles")
-    step = min(scores, key=lambda step: (-scores[step], step))  # Of equals the earliest.
+    step = min(scores, key=lambda step: (-scores[step], step))  # The earliest among equals.
     count = round(figures["eval/count"][step])
     return Choice(run.seed, step, checkpoint_path(folder, step), scores[step], len(scores), count)
 
 
-def evaluations(asked: Protocol, checkpoints: Sequence[Path]) -> Plan:
-    """Return the sweep that measures the checkpoints, with the machine settings of the training."""
+def evaluations(protocol: Protocol, checkpoints: Sequence[Path]) -> Plan:
+    """Return the sweep that measures the checkpoints with the training's machine settings."""
     chosen = ",".join(quoted_value(checkpoint.resolve()) for checkpoint in checkpoints)
-    flags = zip(asked.plan.flags[::2], asked.plan.flags[1::2], strict=True)
-    machine = asked.runs[0].model_dump(include=MachineSettings.model_fields.keys() - {"sweep_name"})
+    flags = zip(protocol.plan.flags[::2], protocol.plan.flags[1::2], strict=True)
+    own = MachineSettings.model_fields.keys() - {"sweep_name"}
+    machine = protocol.runs[0].model_dump(include=own)
     return plan_of(
         EVALUATION,
         [
@@ -234,28 +236,28 @@ def evaluations(asked: Protocol, checkpoints: Sequence[Path]) -> Plan:
             f"checkpoint=choice({chosen})",
             "split=test",
             *(f"{key}={json.dumps(value)}" for key, value in machine.items()),
-            *asked.launcher,
-            *place(asked.folder, "test"),
+            *protocol.launcher,
+            *place(protocol.folder, "test"),
         ],
     )
 
 
-def summary(asked: Protocol, choices: Sequence[Choice], names: Sequence[str]) -> dict[str, Any]:
-    """Put together what `protocol.json` holds; `names` are those of the evaluations."""
-    folder = asked.folder / "test"
+def summary(protocol: Protocol, choices: Sequence[Choice], names: Sequence[str]) -> dict[str, Any]:
+    """Return the content of `protocol.json`. `names` are the names of the evaluations."""
+    folder, first = protocol.folder / "test", protocol.runs[0]
     read = [EVALUATION.read(folder, name, SCORE) for name in names]
     figures = [{key: at[0] for key, at in found.items()} for found in read]
     result = json.loads(EVALUATION.result(folder, names[0]).read_bytes())
     shown = next((some for some in SCORES if figures[0].keys() >= set(some.values())), None)
     if shown is None:
-        raise DatasetError(f"{', '.join(asked.runs[0].test_paths)}: the test split has no labels")
+        raise DatasetError(f"{', '.join(first.test_paths)}: the test split has no labels")
     runs = [choice.checkpoint.parent for choice in choices]
     last = [load_checkpoint(checkpoint_path(run, list_steps(run)[-1])).state for run in runs]
-    train_dirs = [Path(path) / "train" for path in asked.runs[0].train_paths]
+    train_dirs = [Path(path) / "train" for path in first.train_paths]
     values = {title: [found[key] for found in figures] for title, key in shown.items()}
     return {
-        "name": asked.name,
-        "selection": asked.selection,
+        "name": protocol.name,
+        "selection": protocol.selection,
         "scores": {n: {**mean_and_std(each), "values": each} for n, each in values.items()},
         "num_parameters": result["num_parameters"],
         "num_training_puzzles": sum(load_metadata(path).total_groups for path in train_dirs),

@@ -1,7 +1,7 @@
 """Weigh the project: python -m scripts.weight [--json FILE].
 
-Counts lines by room, how dense they are, long functions, turns of phrase that often need a second
-reading, and the files and lines that one training step of HRM as published runs through.
+Counts the lines of each room, their density, long functions, turns of phrase that often need a
+second reading, and the files and lines that run in one training step of HRM.
 """
 
 import argparse
@@ -43,9 +43,9 @@ _HRM_AS_PUBLISHED = [
 
 
 def main(train: Train, arguments: Sequence[str] | None = None) -> int:
-    """Print all figures, `train` being pretrain.py's `main`; return the exit code."""
+    """Print all figures and return the exit code. `train` is the `main` of pretrain.py."""
     parser = argparse.ArgumentParser(prog="weight.py", description=str(__doc__).split("\n")[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     options = parser.parse_args(arguments)
     source = [path for path in tracked("*.py") if path.parts[0] != "tests"]
     found = {
@@ -64,7 +64,7 @@ def main(train: Train, arguments: Sequence[str] | None = None) -> int:
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """Return the files that git tracks, relative to the project's folder."""
+    """Return the tracked files that match, relative to the project's folder."""
     listed = subprocess.check_output(["git", "ls-files", *patterns], cwd=ROOT, text=True)
     return [Path(line) for line in listed.splitlines()]
 
@@ -75,8 +75,8 @@ def text_of(path: Path) -> str:
 
 
 def lines_by_room(files: Sequence[Path]) -> dict[str, int]:
-    """Return the lines of Python in each folder of the top level, of `apps/` in each application;
-    then the sums: the core is all but `apps/`, `scripts/` and `examples/`.
+    """Return the lines of Python in each top-level folder and each folder of `apps/`, then the
+    sums. The core is all source outside `apps/`, `scripts/` and `examples/`.
     """
     rooms, pages = Counter[str](), 0
     for path in files:
@@ -94,7 +94,7 @@ def lines_by_room(files: Sequence[Path]) -> dict[str, int]:
 
 
 def density(files: Sequence[Path]) -> dict[str, float]:
-    """Return the mean length of a line, and shares of the lines in percent."""
+    """Return the mean length of a line and the shares of three kinds of lines in percent."""
     lines, kinds = 0, Counter[str]()
     for path in files:
         text = text_of(path)
@@ -113,14 +113,14 @@ def density(files: Sequence[Path]) -> dict[str, float]:
 
 
 def docstrings(text: str) -> Iterator[Any]:
-    """Yield the strings that stand alone: docstrings, and descriptions of settings."""
+    """Yield the docstrings and the descriptions of settings."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node
 
 
 def long_functions(files: Sequence[Path]) -> dict[str, int]:
-    """Return the lines of each function that has too many, the longest first."""
+    """Return the lines of each function over the limit, the longest first."""
     found = {}
     for path in files:
         for node in ast.walk(ast.parse(text_of(path))):
@@ -132,7 +132,7 @@ def long_functions(files: Sequence[Path]) -> dict[str, int]:
 
 
 def turns(files: Sequence[Path]) -> dict[str, float]:
-    """Return how often each turn of `TURNS` comes in 1,000 lines; this file's own do not count."""
+    """Return the number of each turn of `TURNS` in 1,000 lines, not counting this file."""
     text = "\n".join(text_of(path) for path in files if path.name != Path(__file__).name)
     lines = text.count("\n")
     found = {
@@ -143,7 +143,7 @@ def turns(files: Sequence[Path]) -> dict[str, float]:
 
 
 def training_step(train: Train) -> dict[str, int]:
-    """Return of `traced_step` the files, the lines executed, and the lines of its functions."""
+    """Count the files, the executed lines, and the lines of the functions in `traced_step`."""
     seen = traced_step(train)
     return {
         "files": len({code.co_filename for code in seen}),
@@ -153,10 +153,10 @@ def training_step(train: Train) -> dict[str, int]:
 
 
 def traced_step(train: Train) -> dict[CodeType, set[int]]:
-    """Run three steps of a small HRM on one CPU thread, and trace the third, its batch included.
+    """Run three steps of a small HRM on one CPU thread; trace the third, with drawing its batch.
 
     Returns:
-        the project's functions that it runs through, and the lines of each that it executes.
+        the project's functions in that step, each with its executed lines.
     """
     from training.trainer import Trainer
 

@@ -1,1 +1,1 @@
-"""Trained models as files for ONNX Runtime, tried against the model."""
+"""Export trained models to files for ONNX Runtime, checked against the model."""

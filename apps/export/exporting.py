@@ -1,10 +1,10 @@
-"""Take a trained model out of Python: python scripts/export.py RUN out.onnx
+"""Export a trained model to ONNX: python scripts/export.py RUN out.onnx
 
 RUN is a run's folder (its newest good checkpoint), a checkpoint in it, a published step_N file, or
 hf://OWNER/NAME. out.onnx takes puzzles and a number of ACT steps, and answers in float32.
 
-The file is tried first in ONNX Runtime and compared with the same steps here: where they differ by
-more than the rounding of float32 explains, it is not kept. docs/export.md
+The file is first run in ONNX Runtime and compared with PyTorch. If they differ by more than the
+rounding of float32 explains, the file is deleted. See docs/export.md.
 """
 
 import argparse
@@ -27,8 +27,8 @@ from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.tracking import warn
 
 if TYPE_CHECKING:
+    from apps.export.checking import Sample
     from apps.export.step import ExportedStep
-    from apps.export.trial import Tried
     from models.act import ACTLossHead
 
 _PACKAGES = ("onnx", "onnxruntime", "onnxscript")
@@ -39,22 +39,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="export.py", description=__doc__, formatter_class=raw)
     parser.add_argument("run", type=run_named, metavar="RUN", help="the trained model")
-    parser.add_argument("output", type=Path, metavar="OUTPUT", help="the file, .onnx")
-    which = "the moving average, where there is one (default), or those of the last step"
-    parser.add_argument("--weights", choices=["averaged", "last"], default="averaged", help=which)
-    tried = "data whose test puzzles the file is tried with (default: the run's)"
-    parser.add_argument("--data", metavar="FOLDER", help=tried)
-    own = "modules of yours that register parts of the model, as in plugins=[A,B]"
-    parser.add_argument("--plugins", type=names_in, default=[], metavar="A,B", help=own)
+    parser.add_argument("output", type=Path, metavar="OUTPUT", help="the file to write, .onnx")
+    weights = "the moving average if there is one (default), or the last step's weights"
+    parser.add_argument("--weights", choices=["averaged", "last"], default="averaged", help=weights)
+    data = "a data set with test puzzles to check the file with (default: the run's data)"
+    parser.add_argument("--data", metavar="FOLDER", help=data)
+    plugins = "modules of yours that register parts of the model, as in plugins=[A,B]"
+    parser.add_argument("--plugins", type=names_in, default=[], metavar="A,B", help=plugins)
     options = parser.parse_all(arguments)
     return run_tool(lambda: export(options))
 
 
 def export(options: argparse.Namespace) -> str:
-    """Write the file, try it, and return what is to be said of it.
+    """Write the file, check it, and return the report for the terminal.
 
     Raises:
-        ConfigError: the file cannot be written, or the model not be exported.
+        ConfigError: the file cannot be written, or the model cannot be exported.
         CheckpointError: the model is missing or damaged, or the file differs from it.
         DatasetError: the puzzles cannot be read.
     """
@@ -69,35 +69,35 @@ def export(options: argparse.Namespace) -> str:
             raise ConfigError(f"{trained.weights} cannot be exported: {why}")
     averaged = options.weights == "averaged" and trained.has_average
 
-    from apps.export import trial, writing
+    from apps.export import checking, writing
     from apps.export.step import ExportedStep
 
-    tried = trial.read_puzzles(trained, options.data)
+    sample = checking.read_sample(trained, options.data)
     with written_beside(output) as path:
         step, exact = (
-            ExportedStep(load(trained, tried, dtype, averaged=averaged).model)
+            ExportedStep(load(trained, sample, dtype, averaged=averaged).model)
             for dtype in ("float32", "float64")
         )
-        facts = facts_of(trained, step, tried, averaged=averaged)
+        facts = facts_of(trained, step, sample, averaged=averaged)
         writing.write_onnx(step, path, facts)
-        compared = trial.compare(trial.opened(path), step, exact, tried.arrays)
+        compared = checking.compare(checking.opened(path), step, exact, sample.arrays)
         size = sum(written.stat().st_size for written in path.parent.iterdir())
     of_table = ""
     if (table := step.act.inner.puzzle_emb) is not None and table.weights.nbytes > 1e6:
         of_table = f", {table.weights.nbytes / 1e6:,.2f} of them the puzzle embedding"
     return (
         f"{output}: the recurrence of arch={facts['arch']}, {size / 1e6:,.2f} MB{of_table}\n"
-        f"tried with {tried.source}, one alone and three at once\n\n{compared}"
+        f"checked with {sample.source}, one alone and three at once\n\n{compared}"
     )
 
 
 def names_in(text: str) -> list[str]:
-    """Return the names in a list as the settings of other commands write it."""
+    """Return the names in a list, with or without brackets."""
     return text.strip("[]").split(",")
 
 
 def require_output(output: Path) -> None:
-    """Raise ConfigError where there can be no such file, or a package is missing."""
+    """Raise ConfigError if the name does not fit or a package is missing."""
     if output.suffix != ".onnx":
         raise ConfigError(f"{output}: expected a name that ends in .onnx")
     if output.is_dir():
@@ -109,8 +109,8 @@ def require_output(output: Path) -> None:
 
 @contextmanager
 def written_beside(output: Path) -> Iterator[Path]:
-    """Yield where to write a file, in a hidden folder beside `output`; what is in the folder after
-    the block is moved out of it. After an error nothing is left.
+    """Yield a path in a hidden folder beside `output`. After the block all files in the folder move
+    to where `output` is; after an error they are deleted.
 
     Raises:
         ConfigError: the disk refuses.
@@ -121,28 +121,28 @@ def written_beside(output: Path) -> Iterator[Path]:
         temporary(prefix=f".{output.name}.", dir=output.parent) as folder,
     ):
         yield Path(folder, output.name)
-        # What the file refers to, with a longer name, is there before it.
+        # Files with longer names first: out.onnx may refer to out.onnx.data.
         for path in sorted(Path(folder).iterdir(), reverse=True):
             path.replace(output.with_name(path.name))
 
 
-def load(trained: TrainedModel, tried: "Tried", dtype: str, *, averaged: bool) -> "ACTLossHead":
-    """Load the model, which is to compute in `dtype` on the CPU."""
+def load(trained: TrainedModel, sample: "Sample", dtype: str, *, averaged: bool) -> "ACTLossHead":
+    """Load the model for computing in `dtype` on the CPU."""
     import torch
 
     arch = trained.run.arch.model_copy(update={"forward_dtype": dtype, "attention": "auto"})
-    return trained.load(arch, tried.facts, tried.source, torch.device("cpu"), averaged=averaged)
+    return trained.load(arch, sample.facts, sample.source, torch.device("cpu"), averaged=averaged)
 
 
 def facts_of(
-    trained: TrainedModel, step: "ExportedStep", tried: "Tried", *, averaged: bool
+    trained: TrainedModel, step: "ExportedStep", sample: "Sample", *, averaged: bool
 ) -> dict[str, str]:
-    """Return what the file says of itself."""
+    """Return the metadata of the file."""
     inner, logits = step.act.inner, step(step.zeros(1))["logits"]
     _, seq_len, vocab_size = logits.shape
-    kind = None
+    kind, names = None, [evaluator.name for evaluator in trained.run.active_evaluators]
     with suppress(ValueError):
-        kind = kind_of(tried.facts, [evaluator.name for evaluator in trained.run.active_evaluators])
+        kind = kind_of(sample.facts, names)
     source = trained.weights
     if not trained.is_published:
         source = source / MANIFEST

@@ -1,8 +1,8 @@
-"""Checkpoints of ours in the published format, tensor by tensor, bit by bit.
+"""Write checkpoints of ours in the published format; every tensor keeps its bytes.
 
 A published folder holds `all_config.yaml` and for each checkpoint a pickled state dict `step_N`.
-Where a run keeps a moving average, it goes into a file of its own, `step_N_ema`: rename it to
-`step_N` to have what TRM's trainer, which keeps the average alone, would have written.
+The moving average of the weights, if there is one, gets its own file `step_N_ema`. TRM's trainer
+saves only the average, as `step_N`: rename the file to get the same.
 """
 
 import io
@@ -21,10 +21,10 @@ from training.checkpoint.trained_model import TrainedModel
 
 def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
     """Write a checkpoint of ours as `step_N`, `all_config.yaml` and, with an average, `step_N_ema`;
-    returns these files. The keys have the prefix of a compiled model, as published trainers write.
+    return these files. The keys have the prefix of a compiled model, as published trainers write.
 
     Raises:
-        ConfigError: no published architecture computes this, or a file is there already.
+        ConfigError: no published architecture computes the same, or a file exists already.
         CheckpointError: the disk refused.
     """
     content = yaml.safe_dump(_published_settings(trained), sort_keys=False)
@@ -33,7 +33,7 @@ def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
     with disk_errors(folder, CheckpointError):
         for path in own:
             if path.exists():
-                raise ConfigError(f"{path} is there already; choose another output folder")
+                raise ConfigError(f"{path} exists already; choose another output folder")
         if described.exists() and described.read_text() != content:
             raise ConfigError(f"{described} is of another run; choose another output folder")
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
 
 def _as_published(trained: TrainedModel, *, averaged: bool) -> bytes:
     tensors = load_weights(trained.weights, averaged=averaged)
-    # Not into the file itself: where the disk is full, torch's message says nothing of it.
+    # Not into the file itself: torch's message does not say that a disk is full.
     file = io.BytesIO()
     torch.save({f"{COMPILED_PREFIX}{name}": value for name, value in tensors.items()}, file)
     return file.getvalue()
@@ -57,11 +57,11 @@ def _published_settings(trained: TrainedModel) -> dict[str, Any]:
         # HRM's trainer reads the first key, TRM's the others.
         settings |= {"data_path": train[0], "data_paths": train}
     settings["data_paths_test"] = run.data_paths_test or []
-    # The one evaluator that they have.
+    # Published trainers have no other evaluator.
     names = [evaluator.name for evaluator in run.active_evaluators]
     settings["evaluators"] = [{"name": "arc@ARC"}] if "arc" in names else []
     for key in published.PUBLISHED_KEYS:
         if trained.settings.get(key) is not None:
             settings.setdefault(key, trained.settings[key])
-    assert trained.facts is not None, "a checkpoint of ours has them"
+    assert trained.facts is not None, "a checkpoint of ours has facts"
     return settings | {published.FACTS_KEY: trained.facts.to_dict()}

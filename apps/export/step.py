@@ -1,4 +1,4 @@
-"""An ACT step that takes and gives tensors alone, and so can leave Python: `scripts/export.py`.
+"""An ACT step with only tensors as inputs and outputs, so that it can be exported.
 
 Shape letters: B batch, S cells, V vocabulary.
 """
@@ -13,21 +13,21 @@ Tensors = dict[str, Tensor]
 
 
 class ExportedStep(nn.Module):
-    """One ACT step of a model in evaluation mode, and what its heads predict after it.
+    """One ACT step of a model in evaluation mode, with the predictions of its heads.
 
-    Takes a dictionary: `inputs` int32 [B, S]; `puzzle_identifiers` int32 [B], where the model has a
-    puzzle embedding; `new` bool [B], rows that begin, whose states do not count, but not where
-    starts are random: those the caller draws; and the states, named in `states`. Gives one:
+    Inputs by name: `inputs` int32 [B, S]; `puzzle_identifiers` int32 [B], if the model has a puzzle
+    embedding; the states, named in `states`; `new` bool [B], rows that begin, so their states are
+    ignored. With random starts there is no `new`: the caller draws the first states. Outputs:
 
-        next_STATE: of each state.
+        next_STATE: each state after the step.
         answers: int32 [B, S], the likeliest token of each cell.
-        logits: float32 [B, S, V]; q_halt_logits and q_continue_logits [B], where they are learned;
+        logits: float32 [B, S, V]; q_halt_logits and q_continue_logits [B], if they are learned;
             NAME_logits of the other heads.
-        q_halt: float32 [B], the chance that the answer is right, where a head says so.
+        q_halt: float32 [B], the probability that the answer is right, if a head predicts it.
         verdict: int32 [B], of a lattice: `apps.lattice.model.DECIDED`, `CONTRADICTION`, or 0.
 
     Attributes:
-        states: by name those latents of the carry that are kept from step to step.
+        states: for each state its latent in the carry.
         starts: the technique that draws starts, if there is one.
     Args:
         act: in evaluation mode; from now on it draws no starts.
@@ -37,7 +37,7 @@ class ExportedStep(nn.Module):
         super().__init__()
         self.act, inner = act, act.inner
         self.states = inner.kept_states
-        # Starts that a technique draws are the caller's to give.
+        # If a technique draws the starts, the caller does it instead.
         self.starts, inner.at_starts = next(iter(inner.at_starts), None), []
         q = inner.heads.get("q")
         self.learns_continue = isinstance(q, QHead) and q.learns_continue
@@ -45,7 +45,7 @@ class ExportedStep(nn.Module):
             tensor.requires_grad_(False)
 
     def zeros(self, batch_size: int) -> Tensors:
-        """Return all that the step takes, as zeros."""
+        """Return all inputs of the step as zeros."""
         inner, ids = self.act.inner, torch.zeros(batch_size, dtype=torch.int32)
         given = {"inputs": ids.unsqueeze(1).repeat(1, inner.num_positions - inner.num_prefix)}
         if inner.puzzle_emb is not None:

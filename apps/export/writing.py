@@ -1,6 +1,6 @@
-"""A trained model as a file for other programs: ONNX.
+"""Write a trained model as an ONNX file.
 
-Needs the packages of the extra `export`. What goes in and comes out: `apps.export.step`.
+Needs the packages of the extra `export`. `apps.export.step` describes the inputs and outputs.
 """
 
 import logging
@@ -20,22 +20,22 @@ from apps.export.step import ExportedStep
 from runtime.errors import ConfigError
 from runtime.text import shown
 
-# The one that torch's exporter writes; others it reaches by converting.
+# torch's exporter writes this version; it would only convert to others.
 _OPSET = 18
-# A message of protobuf has less than 2 GiB: beyond that, tensors get a file of their own.
+# A protobuf message is smaller than 2 GiB. Tensors of more bytes go into a separate file.
 _MAX_MESSAGE = 2**31 - 2**27
-# Given after each step of the recurrence, and not after the last one alone.
+# Outputs of every step of the recurrence. The others are outputs of the last step only.
 _OF_EACH_STEP = ("answers", "q_halt")
 
 Shapes = tuple[dict[str, dict[int, Dim]]]
 
 
 def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str]) -> None:
-    """Write the recurrence as ONNX; where it is very large, NAME.data beside it.
+    """Write the recurrence as ONNX. The tensors of a very large model go into NAME.data beside it.
 
-    It takes what a step takes, without `new` and, unless starts are given, the states; and int64
-    `num_steps`, 1 or more. It gives what the step gives after the last one, without the states
-    other than candidates; but `answers` [num_steps, B, S] and `q_halt` [num_steps, B].
+    It has the inputs of a step without `new`, and int64 `num_steps`, 1 or more; the states are
+    inputs only if starts are random. `answers` [num_steps, B, S] and `q_halt` [num_steps, B] hold
+    all steps. The other outputs are of the last step; of the states only `next_candidates`.
 
     Raises:
         ConfigError: a part of the model cannot be exported.
@@ -54,7 +54,7 @@ def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str]) -> None
         )
     assert written is not None
     model = written.model
-    ClearMetadataAndDocStringPass()(model)  # Of each node how it came about: half of the file.
+    ClearMetadataAndDocStringPass()(model)  # The origin of each node: half of the file.
     _repeat(model.graph, step)
     model.metadata_props.update(facts)
     tensors = [value.const_value for value in model.graph.initializers.values()]
@@ -63,7 +63,7 @@ def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str]) -> None
 
 
 def _traced(step: ExportedStep) -> tuple[ExportedProgram, Shapes]:
-    """Return the step's program for batches of any size, and what of its inputs is dynamic."""
+    """Return the step's program for batches of any size, and the dynamic sizes of its inputs."""
     given = step.zeros(2)
     batch = Dim("batch", min=1)
     shapes = ({name: {0: batch} for name in given},)
@@ -72,18 +72,18 @@ def _traced(step: ExportedStep) -> tuple[ExportedProgram, Shapes]:
             step,
             (given,),
             dynamic_shapes=shapes,
-            # Torch 2.11 cannot prove what it assumes of strides; who tries the file will see.
+            # Torch 2.11 cannot prove its assumptions on strides; `checking` tests the file.
             prefer_deferred_runtime_asserts_over_guards=True,
         )
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # It names files of this machine.
+        node.meta.pop("stack_trace", None)  # It has paths of this machine.
     return program, shapes
 
 
 def _repeat(graph: ir.Graph, step: ExportedStep) -> None:
-    """Make an ACT step, all of a graph, the body of a Loop; weights stay outside.
+    """Turn the graph of an ACT step into a Loop over steps; weights stay outside the loop.
 
-    From one step to the next the body carries the states, and what the last step is to give.
+    From step to step the body carries the states and the outputs of the last step.
     """
     given = {str(value.name): value for value in graph.inputs}
     gives = {str(value.name): value for value in graph.outputs}
@@ -110,15 +110,15 @@ def _repeat(graph: ir.Graph, step: ExportedStep) -> None:
     lists = {name: _like(value, name, "num_steps") for name, value in each.items()}
     before = {name: states.get(name) or _like(value, name) for name, value in gives.items()}
     for suffix, values in (("before", before), ("after", gives | each)):
-        for name, value in values.items():  # No name within is one of those outside.
+        for name, value in values.items():  # Names inside the loop differ from names outside.
             value.name = f"{name}_{suffix}"
     body = _body(nodes, [*before.values()], [*gives.values(), *each.values()], new, batch)
     outputs = [*ends.values(), *lists.values()]
-    inputs = [num_steps, None, *starts.values()]  # No condition: all steps are made.
+    inputs = [num_steps, None, *starts.values()]  # No condition: all steps run.
     graph.append(ir.node("Loop", inputs, {"body": body}, outputs=outputs))
     hidden = states.keys() - {"next_candidates"}
-    told = [value for name, value in ends.items() if name not in hidden]
-    graph.outputs.extend([*lists.values(), *told])
+    graph.outputs.extend(lists.values())
+    graph.outputs.extend(value for name, value in ends.items() if name not in hidden)
 
 
 def _body(
@@ -142,7 +142,7 @@ def _body(
 
 
 def _zeros(graph: ir.Graph, like: ir.Value, batch: ir.Value, name: str) -> ir.Value:
-    """Append what makes zeros of the shape of a value, for a number of rows, int64 [1]."""
+    """Append nodes for zeros like a value, but with `batch` rows, int64 [1]; return the zeros."""
     assert like.shape is not None
     assert like.dtype is not None
     rest = ir.tensor(np.array(like.shape.dims[1:], np.int64))
@@ -155,7 +155,7 @@ def _zeros(graph: ir.Graph, like: ir.Value, batch: ir.Value, name: str) -> ir.Va
 def _add(
     graph: ir.Graph, kind: str, inputs: Sequence[ir.Value], name: str, **attributes: Any
 ) -> ir.Value:
-    """Append a node to a graph; returns its output."""
+    """Append a node to a graph and return its output."""
     output = ir.val(name)
     graph.append(ir.node(kind, inputs, attributes, outputs=[output]))
     return output
@@ -169,9 +169,7 @@ def _like(value: ir.Value, name: str, *dims: str) -> ir.Value:
 
 @contextmanager
 def _exporting() -> Iterator[None]:
-    """Keep back what torch's exporter says of its own parts, and of packages that it could use;
-    turn whatever it raises over a part of the model into a ConfigError.
-    """
+    """Silence the warnings and logs of torch's exporter; turn any error into a ConfigError."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -1,1 +1,1 @@
-"""The Hugging Face Hub: checkpoints from there, and a run shared there with a card."""
+"""The Hugging Face Hub: fetch checkpoints from it, and share a run on it with a card."""

@@ -1,8 +1,8 @@
 """Checkpoints on the Hugging Face Hub: hf://OWNER/NAME or hf://OWNER/NAME@REVISION.
 
-A repository holds a run's folder: a checkpoint of ours, or published files. Only files of a known
-kind are fetched, into the Hub's own cache; ours are then verified by their manifest like any other.
-Imports no torch, and the Hub's client only where an address is one.
+A repository holds a run's folder: a checkpoint of ours, or published files. Only files of known
+kinds are fetched, into the Hub's cache. Checkpoints of ours are then verified by their manifest, as
+any other. This module imports no torch, and the Hub's client only to fetch.
 """
 
 import re
@@ -17,7 +17,7 @@ from training.checkpoint.store import EMA, MANIFEST, MODEL, STATE
 
 SCHEME = "hf://"
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
-# A path object has made one slash of two.
+# One slash is accepted because `Path` merges two slashes.
 _ADDRESS = re.compile(rf"hf:/{{1,2}}({_PART}/{_PART})(?:@([A-Za-z0-9][A-Za-z0-9._/-]{{0,200}}))?")
 _STEPS = ["step_" + "[0-9]" * digits for digits in range(1, 13)]
 FILES = [
@@ -25,7 +25,7 @@ FILES = [
     *(f"{step}{ending}" for step in _STEPS for ending in ("", "_ema")),
     *(CONFIG_FILE, "checkpoint"),
 ]
-"""Patterns of what is fetched; none of them is anything that could be executed."""
+"""Patterns of the files to fetch. None of them matches code."""
 LOG_IN = "(hf auth login, or HF_TOKEN)"
 _REASONS = {
     "GatedRepoError": f"is gated: ask for access on its page, then log in {LOG_IN}",
@@ -33,23 +33,23 @@ _REASONS = {
     "RevisionNotFoundError": "no such revision",
     "LocalEntryNotFoundError": "the Hub cannot be reached, and the files are not in its cache",
 }
-"""What errors of the Hub's client mean, by their names."""
+"""Explanations of errors of the Hub's client, by the name of their class."""
 
 
 class Address(NamedTuple):
-    """A repository OWNER/NAME, and a branch, tag or commit of it (None: its main branch)."""
+    """A repository OWNER/NAME and its branch, tag or commit (None: the main branch)."""
 
     repo: str
     revision: str | None
 
     @property
     def folder_name(self) -> str:
-        """A name for what belongs to it on this machine."""
+        """The name of its folder of results on this machine."""
         return self.repo.replace("/", "--")
 
     def fetch(self) -> tuple[Path, str]:
-        """Fetch what is missing of a repository's checkpoint; returns its folder in the Hub's
-        cache, named like the commit, and the address with that. CheckpointError: it cannot.
+        """Fetch the missing files of the checkpoint; return its folder in the Hub's cache, named
+        like the commit, and the address with this commit. Raise CheckpointError if it fails.
         """
         named = f"{SCHEME}{self.repo}" + (f"@{self.revision}" if self.revision else "")
         try:
@@ -64,7 +64,7 @@ class Address(NamedTuple):
             folder = snapshot_download(
                 self.repo, revision=self.revision, allow_patterns=FILES, etag_timeout=10
             )
-        except Exception as error:  # Of the Hub, of the network, or of the client's own making.
+        except Exception as error:  # From the Hub, the network or the client.
             names = [kind.__name__ for kind in type(error).__mro__]
             reason = next((_REASONS[name] for name in names if name in _REASONS), reason_of(error))
             raise CheckpointError(f"{named}: {reason}") from None
@@ -74,10 +74,10 @@ class Address(NamedTuple):
 
 
 def parse_address(path: Path | str) -> Address | None:
-    """Return what an address says; None: it is a path on this machine.
+    """Return the parts of an address, or None for a path on this machine.
 
     Raises:
-        CheckpointError: it begins like an address, but is none.
+        CheckpointError: the text begins like an address but is none.
     """
     text = str(path)
     if not text.startswith("hf:/"):
@@ -91,5 +91,5 @@ def parse_address(path: Path | str) -> Address | None:
 
 
 def reason_of(error: Exception) -> str:
-    """Return what the Hub's client says of a failure, in a line."""
+    """Return an error message of the Hub's client as one line."""
     return shown((str(error).splitlines() or [type(error).__name__])[0], 300)

@@ -1,4 +1,4 @@
-"""A model card for the Hugging Face Hub, written from what a run's files say."""
+"""Write a model card for the Hugging Face Hub from the files of a run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,24 +17,24 @@ from training.checkpoint.store import RunState
 _MAX_JSON = 64 * 2**20
 _TAGS = ("recursive-reasoning", "hrm", "trm", "puzzles")
 _LIMITS = """\
-- It answers puzzles of the kind and size that it was trained on, and nothing else.
-- Its scores are those of the puzzles named above. Harder ones, or ones made in another way, may
+- It only answers puzzles of the kind and size that it was trained on.
+- Its scores hold for the puzzles named above. Harder puzzles, or puzzles made in another way, may
   give other scores.
-- It does not know the rules: an answer can be wrong, also where the model is sure.
-- A model with a puzzle embedding knows the tasks that it was trained on, and no others.
+- It does not know the rules: an answer can be wrong even if the model is sure.
+- A model with a puzzle embedding only knows the tasks that it was trained on.
 """
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of a checkpoint.
+class CardFacts:
+    """The facts about a checkpoint that its card needs.
 
     Attributes:
         repo: OWNER/NAME.
         license: of the weights, an identifier of the Hub.
-        num_parameters: those of the puzzle embedding apart.
-        state: the checkpoint's own.
-        manifests: of the data that the run names, by folder, where they are still there.
+        num_parameters: without the puzzle embedding.
+        state: the checkpoint's state, without paths of this machine.
+        manifests: of the run's data sets that still exist, by folder.
         evaluations: JSON of the run's evaluations, by file name.
     """
 
@@ -47,7 +47,7 @@ class Known:
 
 
 def read_json_files(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Return the JSON objects in files by name; what cannot be read is left out."""
+    """Return the JSON objects in files by name, without files that cannot be read."""
     found = {}
     for path in paths:
         try:
@@ -59,16 +59,16 @@ def read_json_files(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def card(known: Known) -> str:
+def card(facts: CardFacts) -> str:
     """Return the card: YAML that the Hub reads, and Markdown."""
-    arch = (known.state.config or {}).get("arch") or {}
-    address, found = f"checkpoint=hf://{known.repo}", _found(known)
+    arch = (facts.state.config or {}).get("arch") or {}
+    address, results = f"checkpoint=hf://{facts.repo}", _results(facts)
     lines = [
-        _front_matter(known, found),
-        f"# {_plain(known.repo.split('/')[-1])}",
+        _front_matter(facts, results),
+        f"# {_plain(facts.repo.split('/')[-1])}",
         "",
-        f"A recursive reasoning model (`arch={_plain(arch.get('name'))}`, {known.num_parameters:,} "
-        f"parameters) after {known.state.step:,} optimizer steps. It looks at a puzzle several "
+        f"A recursive reasoning model (`arch={_plain(arch.get('name'))}`, {facts.num_parameters:,} "
+        f"parameters) after {facts.state.step:,} optimizer steps. It looks at a puzzle several "
         "times and improves its answer at each step.",
         "",
         "## Use",
@@ -79,116 +79,114 @@ def card(known: Known) -> str:
         f"python pretrain.py load_{address} ...   # to train on",
         "```",
     ]
-    parts = {"Scores": _scores(found), "Data": _data(known), "Training": _training(known.state)}
+    parts = {"Scores": _scores(results), "Data": _data(facts), "Training": _training(facts.state)}
     for title, part in (parts | {"Limits": [_LIMITS]}).items():
         lines += ["", f"## {title}", "", *part]
     return "\n".join(lines)
 
 
-class _Found(NamedTuple):
-    """An evaluation: its file, what was measured in words, on which data, and how it went."""
+class _Result(NamedTuple):
+    """The result of an evaluation: its file, the measure in words, the data, and the score."""
 
     file: str
-    named: str
+    measure: str
     data: str
     score: Score
 
 
-def _found(known: Known) -> list[_Found]:
-    """Return what evaluations found, what stands for the checkpoint first; a file of that name that
-    is none says nothing.
-    """
-    config = known.state.config or {}
+def _results(facts: CardFacts) -> list[_Result]:
+    """Return the results of the evaluations, the most representative one first."""
+    config = facts.state.config or {}
     own = listed(config.get("data_paths_test")) or listed(config.get("data_paths"))
     own = own or [config[key] for key in ("data_path",) if config.get(key)]
-    found = []
-    for file, content in known.evaluations.items():
+    results = []
+    for file, content in facts.evaluations.items():
         if (score := score_of(content)) is None or not score.count:
             continue
-        # Where the data lie on this machine is nobody's business.
+        # Two parts of the path say enough; the whole path is private.
         folders = ["/".join(Path(str(path)).parts[-2:]) for path in listed(content.get("data"))]
         wrong = [f"answered wrongly {score.wrong.value:.4f}"] if score.wrong else []
-        named = ", ".join([MEASURES[score.name], *differs(content), *wrong])
+        measure = ", ".join([MEASURES[score.name], *differs(content), *wrong])
         weight = weight_of(content, score, own)
-        found.append((weight, _Found(file, named, ", ".join(folders), score)))
-    return [one for _, one in sorted(found, key=lambda pair: pair[0], reverse=True)]
+        results.append((weight, _Result(file, measure, ", ".join(folders), score)))
+    return [result for _, result in sorted(results, key=lambda pair: pair[0], reverse=True)]
 
 
-def _front_matter(known: Known, found: Sequence[_Found]) -> str:
+def _front_matter(facts: CardFacts, results: Sequence[_Result]) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
-    results = [
+    listing = [
         EvalResult(
             task_type="puzzle-solving",
-            dataset_type=_plain(one.data),
-            dataset_name=_plain(one.data),
+            dataset_type=_plain(result.data),
+            dataset_name=_plain(result.data),
             metric_type="accuracy",
-            metric_value=round(one.score.estimate.value, 4),
-            metric_name=one.named,
+            metric_value=round(result.score.estimate.value, 4),
+            metric_name=result.measure,
         )
-        for one in found
+        for result in results
     ]
-    model = {"model_name": known.repo.split("/")[-1], "eval_results": results} if results else {}
+    model = {"model_name": facts.repo.split("/")[-1], "eval_results": listing} if listing else {}
     data = ModelCardData(
-        license=known.license, library_name="recursive-reasoning", tags=list(_TAGS), **model
+        license=facts.license, library_name="recursive-reasoning", tags=list(_TAGS), **model
     )
     return f"---\n{data.to_yaml()}\n---\n"
 
 
-def _scores(found: Sequence[_Found]) -> list[str]:
-    if not found:
+def _scores(results: Sequence[_Result]) -> list[str]:
+    if not results:
         return ["No evaluation was found beside the checkpoint."]
-    rows = ["| what | data | of | score, 95 % interval | file |", "|---|---|---|---|---|"]
-    for file, named, data, score in found:
-        cells = (named, data, score.counted, score.estimate.with_interval(), file)
+    rows = ["| measure | data | number | score, 95 % interval | file |", "|---|---|---|---|---|"]
+    for file, measure, data, score in results:
+        cells = (measure, data, score.counted, score.estimate.with_interval(), file)
         rows.append(f"| {' | '.join(map(_plain, cells))} |")
-    told = (
-        "Shares of puzzles whose whole answer is right; of ARC the mean over tasks of the share of "
-        "test outputs among the first two answers."
+    explanation = (
+        "A score is the share of puzzles answered completely right. For ARC it is the share of "
+        "test outputs that are among the first two answers, averaged over tasks."
     )
-    return [*rows, "", told]
+    return [*rows, "", explanation]
 
 
-def _data(known: Known) -> list[str]:
+def _data(facts: CardFacts) -> list[str]:
     lines = []
-    config = known.state.config or {}
+    config = facts.state.config or {}
     for key in ("data_path", "data_paths", "data_paths_test"):
         if config.get(key):
             lines.append(f"- `{key}`: {_plain(config[key])}")
-    if known.state.data_fingerprint:
-        lines.append(f"- sha256 over the training files: {_code(known.state.data_fingerprint)}")
-    for folder, manifest in known.manifests.items():
+    if facts.state.data_fingerprint:
+        lines.append(f"- sha256 over the training files: {_code(facts.state.data_fingerprint)}")
+    for folder, manifest in facts.manifests.items():
         command = " ".join(map(str, listed(manifest.get("command")))) or "not recorded"
         lines.append(
             f"- {_plain(folder)}: built by {_code(command)}, seed {_plain(manifest.get('seed'))}"
         )
         lines.append(f"  - sha256 over all files: {_code(manifest.get('sha256'))}")
         for split, counts in items(manifest.get("counts")):
-            said = ", ".join(f"{name} {value}" for name, value in items(counts)) or "not recorded"
-            lines.append(f"  - {_plain(split)}: {_plain(said)}")
+            text = ", ".join(f"{name} {value}" for name, value in items(counts)) or "not recorded"
+            lines.append(f"  - {_plain(split)}: {_plain(text)}")
     return lines or ["Not recorded."]
 
 
 def _training(state: RunState) -> list[str]:
-    seconds, there = state.seconds, state.environment
+    seconds, env = state.seconds, state.environment
     hours = "not recorded" if not seconds else f"{seconds / 3600:.2f}"
-    device = f"{there.get('world_size', 1)} x {there.get('device_name') or there.get('device')}"
+    device = f"{env.get('world_size', 1)} x {env.get('device_name') or env.get('device')}"
     return [
-        f"- hardware: {_plain(device if there else 'not recorded')}",
+        f"- hardware: {_plain(device if env else 'not recorded')}",
         f"- hours of training: {hours}",
-        f"- number format: {_plain(there.get('forward_dtype', 'not recorded'))}",
-        f"- versions: torch {_plain(there.get('torch'))}, Python {_plain(there.get('python'))}",
+        f"- number format: {_plain(env.get('forward_dtype', 'not recorded'))}",
+        f"- versions: torch {_plain(env.get('torch'))}, Python {_plain(env.get('python'))}",
         f"- settings: `step_{state.step}/state.json`",
     ]
 
 
 def _code(value: object) -> str:
-    """Return a value as a piece of code, which has no end of its own."""
+    """Return a value as Markdown code that the value itself cannot end."""
     return "`" + shown(value, 300).replace("`", "'") + "`"
 
 
 def _plain(value: object) -> str:
-    """Return a value as text that no Markdown or HTML is made of."""
+    """Return a value as text without Markdown or HTML markup."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     text = escape(shown(value, 300), quote=False)

@@ -1,4 +1,4 @@
-"""Lets hf://OWNER/NAME stand for a checkpoint."""
+"""Register addresses hf://OWNER/NAME as checkpoints."""
 
 from runtime.registry import imported
 from training.checkpoint.addresses import SCHEMES

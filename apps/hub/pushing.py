@@ -1,8 +1,8 @@
 """Share a model on the Hugging Face Hub: python scripts/push_to_hub.py RUN OWNER/NAME.
 
-RUN is a run's folder (its newest good checkpoint), or a checkpoint in it. Pushed are its weights
-and settings, a manifest with the hash of each file, and a model card.
-checkpoint=hf://OWNER/NAME then stands for it wherever a checkpoint is taken.
+RUN is a run's folder (its newest good checkpoint), or a checkpoint in it. This pushes the weights
+and settings, a manifest with the hash of each file, and a model card. Then
+checkpoint=hf://OWNER/NAME works in every command that takes a checkpoint.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.hub import address as hub
-from apps.hub.card import Known, card, read_json_files
+from apps.hub.card import CardFacts, card, read_json_files
 from dataset.command_line import run_tool
 from runtime.errors import ConfigError, disk_errors
 from runtime.text import run_named, shown
@@ -25,19 +25,19 @@ from training.checkpoint.store import RunState
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.schema import flatten
 
-# Settings that are no plain numbers, of which an evaluation needs some, and the card tells others.
+# Settings other than plain numbers that an evaluation or the card needs.
 _PUBLISHED = ("arch", "data", "data_path", "data_paths", "data_paths_test", "evaluators", "plugins")
 _PUBLISHED += ("eval_split", "optimizer", "forward_dtype", "reduction")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Push what the command line names; return the exit code."""
+    """Push the run of the command line; return the exit code."""
     options = _parser().parse_args(arguments)
     return run_tool(lambda: prepare_and_push(options))
 
 
 def prepare_and_push(options: argparse.Namespace) -> str:
-    """List what is to be pushed, push it, and return what is to be said of it."""
+    """List the files, push them, and return a message for the terminal."""
     if find_spec("huggingface_hub") is None:
         raise ConfigError("huggingface-hub is not installed (pip install '.[hub]')")
     with tempfile.TemporaryDirectory() as temporary:
@@ -56,23 +56,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("run", type=run_named, metavar="RUN", help="a run's folder, or a checkpoint in it")
-    add("repo", metavar="OWNER/NAME", help="the repository; created if it is not there")
-    add("--private", action="store_true", help="create it as a private one")
-    add("--revision", metavar="BRANCH", help="a branch; created if it is not there")
-    add("--message", metavar="TEXT", help="of the commit")
-    default = "of the weights, an identifier of the Hub (default: apache-2.0)"
-    add("--license", default="apache-2.0", metavar="ID", help=default)
-    written = "write what would be pushed into a folder, and push nothing"
-    add("--dry-run", type=Path, metavar="FOLDER", help=written)
+    add("repo", metavar="OWNER/NAME", help="the repository; created if missing")
+    add("--private", action="store_true", help="create a private repository")
+    add("--revision", metavar="BRANCH", help="the branch to push to; created if missing")
+    add("--message", metavar="TEXT", help="the message of the commit")
+    license_id = "the licence of the weights, an identifier of the Hub (default: apache-2.0)"
+    add("--license", default="apache-2.0", metavar="ID", help=license_id)
+    dry_run = "write the files to this folder and push nothing"
+    add("--dry-run", type=Path, metavar="FOLDER", help=dry_run)
     return parser
 
 
 def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
-    """Write what is pushed into a folder.
+    """Write the files to push into a folder.
 
     Raises:
-        CheckpointError, ConfigError: there is no checkpoint of ours, the address is none, or the
-            folder cannot be written.
+        CheckpointError, ConfigError: there is no checkpoint of ours, the repository's name is
+            wrong, or the folder cannot be written.
     """
     address = hub.parse_address(f"{hub.SCHEME}{repo}")
     if address is None or address.revision is not None:
@@ -82,41 +82,40 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
         raise ConfigError(f"{trained.weights}: only checkpoints of runs made here can be pushed")
     state = store.load_checkpoint(trained.weights).state
     write_checkpoint(trained, state, folder)
-    known = Known(
+    facts = CardFacts(
         repo=repo,
         license=license_id,
         num_parameters=num_parameters(trained),
-        state=without_places(state),
+        state=without_private_texts(state),
         manifests={Path(name).name: found for name, found in manifests(trained).items()},
         evaluations=evaluations_of(trained),
     )
     with disk_errors(folder, ConfigError):
-        (folder / "README.md").write_text(card(known))
+        (folder / "README.md").write_text(card(facts))
 
 
 def evaluations_of(trained: TrainedModel) -> dict[str, dict[str, Any]]:
-    """Return what evaluations of the checkpoint have written into the run's folder, by file."""
+    """Return the results of this checkpoint's evaluations in the run's folder, by file."""
     found = read_json_files(sorted(trained.weights.parent.glob("eval*.json")))
     return {name: content for name, content in found.items() if content.get("step") == trained.step}
 
 
 def write_checkpoint(trained: TrainedModel, state: RunState, folder: Path) -> None:
-    """Write the weights as a checkpoint of ours that no run can go on from."""
+    """Write the weights as a checkpoint of ours. Runs cannot resume from it."""
     with disk_errors(folder, ConfigError):
         folder.mkdir(parents=True, exist_ok=True)
         is_empty = next(folder.iterdir(), None) is None
     if not is_empty:
-        raise ConfigError(f"{folder}: is not empty, and nothing in it is overwritten")
+        raise ConfigError(f"{folder}: is not empty; name a new or empty folder")
     kept = {"weights_only": True, "diagnostics": None, "wandb_id": None, "mlflow_id": None}
     names = [name for name in (store.MODEL, store.EMA) if (trained.weights / name).exists()]
     copies = {name: partial(shutil.copyfile, trained.weights / name) for name in names}
-    store.save_checkpoint(folder, without_places(state).model_copy(update=kept), copies)
+    store.save_checkpoint(folder, without_private_texts(state).model_copy(update=kept), copies)
 
 
-def without_places(state: RunState) -> RunState:
-    """Return a state with the settings that an evaluation needs and the numbers of the training:
-    other texts, such as commands and names, may hold anything. Files and folders are named without
-    where they lie on this machine.
+def without_private_texts(state: RunState) -> RunState:
+    """Return a state without private texts: it keeps the settings that an evaluation or the card
+    needs, and numbers. Other texts, like commands and names, may hold secrets. Paths are shortened.
     """
     settings = state.config or {}
     config = {
@@ -126,14 +125,14 @@ def without_places(state: RunState) -> RunState:
     }
     if isinstance(data := config.get("data"), dict):
         config["data"] = {key: data[key] for key in ("name", "path", "evaluators") if key in data}
-    return state.model_copy(update={"config": _without_place(config)})
+    return state.model_copy(update={"config": _without_paths(config)})
 
 
-def _without_place(value: Any) -> Any:
+def _without_paths(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_place(each) for key, each in value.items()}
+        return {key: _without_paths(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_without_place(each) for each in value]
+        return [_without_paths(each) for each in value]
     if not isinstance(value, str):
         return value
     option, _, path = value.rpartition("=")
@@ -142,12 +141,12 @@ def _without_place(value: Any) -> Any:
 
 
 def overview(folder: Path) -> str:
-    """Return in lines what lies in a folder that is to be pushed: files, and texts of settings."""
+    """List the files of the folder to push, and the texts among the settings."""
     lines = ["to be pushed:"]
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         lines.append(f"  {path.relative_to(folder)}: {path.stat().st_size} bytes")
     for state in sorted(folder.glob(f"step_*/{store.STATE}")):
-        lines.append("texts among the settings, names and commands in README.md beside them:")
+        lines.append("texts in the settings (README.md also has names and commands):")
         for key, value in flatten(store.read_json(state).get("config") or {}):
             if isinstance(value, str | list) and value:
                 lines.append(f"  {shown(key)}: {shown(value, 200)}")
@@ -155,16 +154,16 @@ def overview(folder: Path) -> str:
 
 
 def manifests(trained: TrainedModel) -> dict[str, dict[str, Any]]:
-    """Return the manifests of the run's data by folder, where they are still there."""
+    """Return the manifests of the run's data by folder, without missing ones."""
     found = {}
     for folder in [*trained.run.data_folders("train"), *trained.run.data_folders("test")]:
         for content in read_json_files([Path(folder, "manifest.json")]).values():
-            found[folder] = content | {"command": _without_place(content.get("command"))}
+            found[folder] = content | {"command": _without_paths(content.get("command"))}
     return found
 
 
 def num_parameters(trained: TrainedModel) -> int:
-    """Return the number of the model's parameters, those of the puzzle embedding apart."""
+    """Return the number of the model's parameters without the puzzle embedding."""
     import torch
 
     from models.registry import build_model
@@ -175,11 +174,11 @@ def num_parameters(trained: TrainedModel) -> int:
 
 
 def push(folder: Path, options: argparse.Namespace) -> str:
-    """Push a folder; returns its address with the commit.
+    """Push a folder; return its address with the commit.
 
     Raises:
-        ConfigError: nobody is logged in, the Hub refuses or cannot be reached, or the repository
-            is to be private and is not.
+        ConfigError: the user is not logged in, the Hub refuses or cannot be reached, or --private
+            is set and the repository is public.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.utils import disable_progress_bars
@@ -190,7 +189,7 @@ def push(folder: Path, options: argparse.Namespace) -> str:
     try:
         api.create_repo(options.repo, private=options.private or None, exist_ok=True)
         if options.private and not api.model_info(options.repo, revision="main").private:
-            raise ValueError("it is there already, and public: --private does not change that")
+            raise ValueError("it exists already and is public; --private cannot change that")
         if options.revision:
             api.create_branch(options.repo, branch=options.revision, exist_ok=True)
         commit = api.upload_folder(
@@ -200,6 +199,6 @@ def push(folder: Path, options: argparse.Namespace) -> str:
             commit_message=options.message or "Upload a checkpoint",
             delete_patterns=["step_*/*"],
         )
-    except Exception as error:  # Of the Hub, of the network, or of the client's own making.
+    except Exception as error:  # From the Hub, the network or the client.
         raise ConfigError(f"{options.repo}: {hub.reason_of(error)} {hub.LOG_IN}") from None
     return f"{hub.SCHEME}{options.repo}@{commit.oid}"

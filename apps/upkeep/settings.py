@@ -1,6 +1,6 @@
-"""The settings of the schemas in config/, with their defaults and descriptions.
+"""Write the settings of the schemas into config/, with their defaults and descriptions.
 
-What stands in a file above `MARK` is written by hand and stays.
+The text of a file above `MARK` is written by hand and stays.
 """
 
 import ast
@@ -31,11 +31,11 @@ from training.config.source import CONFIG_DIR
 
 MARK = "# Written by `make config` from the schemas, with their defaults:\n"
 WIDTH = 120
-# Settings of the schemas that are groups, with files of their own.
+# Settings that are config groups: they have their own files.
 GROUPS = ("arch", "heads", "loss", "techniques", "optimizer", "logger", "data")
-# Heads of an app: what they add to a section of the core stands in the app's own file.
+# Heads of an app. Their settings are in the app's file, heads/lattice.yaml.
 LATTICE_HEADS = ("candidates", "contradiction")
-# The field of the data set that an auxiliary head needs.
+# The data set's field that an auxiliary head needs.
 FIELDS = {"action": {"field": "actions"}, "pixel": {"field": "pixels"}}
 
 AS_WIDE = {"puzzle_emb_ndim": "${.hidden_size}"}
@@ -73,22 +73,22 @@ SECTIONS["heads/lattice"] = {"q": None, **heads}
 
 
 def written(name: str, section: Any) -> str:
-    """Return what `config/NAME.yaml` should hold: its head as it is, and its settings anew."""
+    """Return the new text of `config/NAME.yaml`: its text above `MARK`, and its settings."""
     head = (CONFIG_DIR / f"{name}.yaml").read_text().partition(MARK)[0]
     return head + MARK + "".join(f"{line}\n" for line in lines(section))
 
 
 def lines(section: Schema | Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """Yield a section: its own settings, those that were registered, then, at the top level below a
-    title, those of bases.
+    """Yield the lines of a section: its own settings, then registered settings, then the settings
+    of base classes (below a title at the top level).
     """
     if isinstance(section, Mapping):
         for name, value in section.items():
             yield from setting(name, value, "", indent)
         return
     schema = type(section)
-    apart = {*GROUPS, *LATTICE_HEADS, *getattr(schema, "fixed", ())}
-    left = [name for name in schema.model_fields if name not in apart]
+    skipped = {*GROUPS, *LATTICE_HEADS, *getattr(schema, "fixed", ())}
+    left = [name for name in schema.model_fields if name not in skipped]
     declared = {owner: list(vars(owner).get("__annotations__", {})) for owner in schema.__mro__}
     registered = [name for name in left if not any(name in own for own in declared.values())]
     for owner in (schema, *reversed(schema.__mro__[1:])):
@@ -102,7 +102,7 @@ def lines(section: Schema | Mapping[str, Any], indent: str = "") -> Iterator[str
 
 
 def setting(name: str, value: Any, text: str, indent: str) -> Iterator[str]:
-    """Yield a setting with its comment, or a section below its name."""
+    """Yield the lines of a setting with its comment, or of a section below its name."""
     if isinstance(value, Schema | Mapping):
         yield f"{indent}{name}: {text}".rstrip()
         yield from lines(value, f"{indent}  ")
@@ -119,7 +119,7 @@ def setting(name: str, value: Any, text: str, indent: str) -> Iterator[str]:
 
 
 def comment(schema: type[Schema], name: str) -> str:
-    """Return the words that a setting accepts and its description, behind a number sign."""
+    """Return a comment with the words that a setting accepts and its description."""
     field = schema.model_fields[name]
     words = " | ".join(accepted(field.annotation, *field.metadata))
     if "|" not in words:
@@ -131,8 +131,8 @@ def comment(schema: type[Schema], name: str) -> str:
 
 
 def description(schema: type[Schema], name: str) -> str:
-    """Return what a setting does: the string below its field, or what the parts are whose names it
-    takes.
+    """Return a setting's description: the string below its field, or the descriptions of the parts
+    that it can name.
     """
     field = schema.model_fields[name]
     described = [_descriptions(owner).get(name) for owner in schema.__mro__]
@@ -154,8 +154,8 @@ def accepted(*annotations: Any) -> list[str]:
 
 @functools.cache
 def _descriptions(owner: type) -> dict[str, str]:
-    """Return the string below each field that a schema declares itself, read when asked for only
-    (pydantic's `use_attribute_docstrings` reads them at each import).
+    """Return the string below each field that a schema itself declares. (Pydantic's
+    `use_attribute_docstrings` would read them at each import.)
     """
     if not issubclass(owner, Schema):
         return {}
@@ -169,7 +169,7 @@ def _descriptions(owner: type) -> dict[str, str]:
 
 
 def write(sections: Mapping[str, Any]) -> None:
-    """Write the files that are out of date, and say which."""
+    """Write the files that are out of date, and print their names."""
     for name, section in sections.items():
         path = CONFIG_DIR / f"{name}.yaml"
         if path.read_text() != (content := written(name, section)):

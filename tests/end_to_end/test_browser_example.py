@@ -174,14 +174,14 @@ def test_a_typed_sudoku_is_answered_as_in_python(
     # A grid that is not a Sudoku does not reach the model.
     page.find("#clear").click()
     page.type("55\ue007")
-    page.says("No Sudoku: the marked digits stand twice")
+    page.says("Not a valid Sudoku: the marked digits repeat")
     marked = [cell.get_attribute("class") for cell in page.cells]
     assert marked == ["wrong"] * 2 + [""] * 79
 
 
 def test_typing_and_pasting(open_page: Callable[[], Page]) -> None:
     page = open_page()
-    page.says("There is no model: README.md says how to export it")
+    page.says("No model found: README.md explains how to export it")
     assert not page.find("#solve").is_enabled()
     page.cells[0].click()
     page.type("1x")

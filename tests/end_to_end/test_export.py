@@ -50,7 +50,7 @@ def test_an_exported_run_answers_as_its_evaluation(
         output = tmp_path / f"{weights}.onnx"
         out = exported(capsys, files.folder, output, "--weights", weights)
         assert out.startswith(f"{output}: the recurrence of arch=hrm, ")
-        assert f"tried with 4 test puzzles of {sudoku_data}, one alone" in out
+        assert f"checked with 4 test puzzles of {sudoku_data}, one alone" in out
         assert facts_of(output) == {
             "arch": "hrm",
             "puzzles": "sudoku",
@@ -79,14 +79,14 @@ def test_an_exported_run_answers_as_its_evaluation(
     assert np.abs(answers - last).max() > 1e-3
 
 
-def test_without_its_data_a_run_is_tried_with_random_tokens(
+def test_without_its_data_a_run_is_checked_with_random_tokens(
     run: Any, sudoku_data: Path, tmp_path: Path, capsys: Any
 ) -> None:
     data = shutil.copytree(sudoku_data, tmp_path / "data")
     files = run(*SHORT, f"data_path={data}", "arch.puzzle_emb_ndim=0")
     shutil.rmtree(data)
     out = exported(capsys, files.folder, tmp_path / "out.onnx")
-    assert f"tried with 4 rows of random tokens ({data} is not here)" in out
+    assert f"checked with 4 rows of random tokens ({data} is not here)" in out
     facts = facts_of(tmp_path / "out.onnx")
     assert (facts["weights"], facts["num_puzzle_identifiers"]) == ("last", "0")
 

@@ -313,7 +313,7 @@ def test_a_refused_push_says_how_to_log_in(
 ) -> None:
     hub.repositories["me/public"] = Repository()
     code, _, err = push(own_run, "me/public", "--private")
-    assert "it is there already, and public: --private does not change that" in err
+    assert "it exists already and is public; --private cannot change that" in err
     assert (code, hub.repositories["me/public"].commits) == (2, {})
     for repo in ("small", "me/x@y", "me/x/y", "../x"):
         code, _, err = push(own_run, repo)

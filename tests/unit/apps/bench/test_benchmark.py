@@ -1,4 +1,4 @@
-"""scripts/benchmark.py: the calls it times, and what it reports."""
+"""scripts/benchmark.py: the timed calls and the report."""
 
 import copy
 import itertools
@@ -27,7 +27,7 @@ QUICK = benchmark.Effort(seconds=0.01, product_sizes=(16, 32), num_groups=10, vi
 
 @pytest.fixture(scope="module", autouse=True)
 def _host() -> Iterator[None]:
-    """Leave alone what a run sets for its whole process: threads and number formats."""
+    """Leave the settings of the whole process alone: threads and number formats."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(benchmark, "prepare_host", lambda num_threads: None)
         yield
@@ -58,7 +58,7 @@ def test_every_head_can_be_timed(heads: str) -> None:
 
 
 def test_step_is_the_trainers_and_runs_past_a_block_of_metrics(trainer: Any) -> None:
-    # 10 groups give 2 batches of 4 an epoch; whatever an iteration holds, there are more.
+    # 10 groups give 2 batches of 4 an epoch, so five batches need more than one iteration.
     trainer.batches.epochs_per_iter = 1
     before = trainer.learner.model.model.inner.lm_head.weight.clone()
     for batch in itertools.islice(benchmark.endless(trainer.batches), 5):
@@ -152,7 +152,7 @@ def rows(text: str) -> list[list[str]]:
         ({}, {}, 1.04, "1.040", ""),
         ({}, {}, 1.06, "SLOWER", ""),
         ({}, {}, 0.9, "faster", ""),
-        ({"cpu": "abacus"}, {}, 1, "1.000", "not the code alone has changed: cpu abacus -> "),
+        ({"cpu": "abacus"}, {}, 1, "1.000", "more than the code has changed: cpu abacus -> "),
         ({}, {"compiled": True}, 1, "1.000", "tiny: compiled True -> False"),
         ({}, {"batch_size": 8}, 1, None, "tiny: batch_size 8 -> 4"),
         ({}, {"name": "small"}, 1, None, ""),
@@ -202,7 +202,7 @@ def test_main_writes_the_json_and_prints_the_table(
         (["num_threads=0"], "num_threads=0"),
         (["arch.attention=fa3", "device=cpu"], "arch.attention=fa3 needs a CUDA device"),
         (["--output", "no/such/folder/x.json"], "--output no/such/folder/x.json"),
-        (["--compare", "gone.json"], "--compare gone.json: is not what this script writes"),
+        (["--compare", "gone.json"], "--compare gone.json: not a file of this script"),
         (["--compare", "/dev/null"], "Expecting value"),
         (["--compare", "list.json"], "list indices must be integers"),
     ],

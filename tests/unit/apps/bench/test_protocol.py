@@ -1,4 +1,4 @@
-"""How a score is taken: what is chosen, what is added up, what a row says, and what is refused."""
+"""How a score is taken: the choice of checkpoints, the row, and refused settings."""
 
 import json
 import shutil
@@ -17,15 +17,15 @@ TRAINING = ("device=cpu", "num_threads=1")
 
 @pytest.fixture
 def held_out(sudoku_data: Path, tmp_path: Path) -> Path:
-    """`sudoku_data` with selection puzzles."""
+    """Return `sudoku_data` with selection puzzles."""
     folder = shutil.copytree(sudoku_data, tmp_path / "data")
     shutil.copytree(folder / "test", folder / "selection")
     return folder
 
 
 @pytest.fixture
-def asked(held_out: Path, tmp_path: Path) -> Any:
-    """A function that reads a command line."""
+def parse(held_out: Path, tmp_path: Path) -> Any:
+    """Return a function that parses a command line."""
 
     def parse(*more: str) -> protocol.Protocol:
         own = (f"folder={tmp_path / 'scores'}", f"data_path={held_out}", *TRAINING)
@@ -41,8 +41,8 @@ def write_metrics(folder: Path, scores: dict[int, Any]) -> None:
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_a_checkpoint_is_chosen_by_the_evaluations_of_its_run(asked: Any) -> None:
-    found = asked("seed=3,4")
+def test_a_checkpoint_is_chosen_by_the_evaluations_of_its_run(parse: Any) -> None:
+    found = parse("seed=3,4")
     for seed, scores in ((3, {5: 0.25, 10: "nan", 15: 0.5, 20: 0.5}), (4, {5: "nan"})):
         write_metrics(found.folder / "train" / f"seed-{seed}", scores)
     choice = protocol.choose(found, found.jobs[0], found.runs[0])
@@ -53,8 +53,8 @@ def test_a_checkpoint_is_chosen_by_the_evaluations_of_its_run(asked: Any) -> Non
         protocol.choose(found, found.jobs[1], found.runs[1])
 
 
-def test_the_last_checkpoint_needs_no_evaluation(asked: Any) -> None:
-    found = asked("seed=3", "selection=last")
+def test_the_last_checkpoint_needs_no_evaluation(parse: Any) -> None:
+    found = parse("seed=3", "selection=last")
     folder = found.folder / "train" / "run"
     with pytest.raises(CheckpointError, match="there is no checkpoint"):
         protocol.choose(found, found.jobs[0], found.runs[0])
@@ -65,13 +65,13 @@ def test_the_last_checkpoint_needs_no_evaluation(asked: Any) -> None:
     assert str(choice) == "seed 3: step 100, the last one"
 
 
-def test_runs_evaluate_the_selection_puzzles_or_nothing(asked: Any) -> None:
-    found = asked()
+def test_runs_evaluate_the_selection_puzzles_or_nothing(parse: Any) -> None:
+    found = parse()
     assert [run.seed for run in found.runs] == [0, 1, 2]
     assert {(run.eval_split, run.checkpoint_every_eval) for run in found.runs} == {
         ("selection", True)
     }
-    assert [run.eval_split for run in asked("selection=last", "seed=7").runs] == [None]
+    assert [run.eval_split for run in parse("selection=last", "seed=7").runs] == [None]
 
 
 CONTENT = {
@@ -111,48 +111,48 @@ def test_a_row_of_one_seed_has_no_spread_and_may_have_two_scores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (("selection=best",), "selection=best: input should be 'held_out' or 'last'"),
-        (("checkpoint_every_eval=false",), "checkpoint_every_eval: the protocol decides about it"),
+        (("checkpoint_every_eval=false",), "checkpoint_every_eval: the protocol sets it"),
         (("hydra.launcher.ranks=3", "global_batch_size=4"), "global_batch_size=4"),
-        (("eval_split=test",), "eval_split: the protocol decides about it"),
-        (("sweep_name=x",), "sweep_name: the protocol decides about it"),
-        (("hydra.sweep.dir=x",), "hydra.sweep.dir: the protocol decides about it"),
-        (("hydra/sweeper=optuna",), "hydra/sweeper: the protocol decides about it"),
+        (("eval_split=test",), "eval_split: the protocol sets it"),
+        (("sweep_name=x",), "sweep_name: the protocol sets it"),
+        (("hydra.sweep.dir=x",), "hydra.sweep.dir: the protocol sets it"),
+        (("hydra/sweeper=optuna",), "hydra/sweeper: the protocol sets it"),
         (("lr=1e-3,2e-3",), "lr: only seed takes several values"),
         (("lr=much",), "lr=much: input should be"),
         (("hiden_size=3",), "hiden_size"),
     ],
 )
-def test_mistakes_are_told_before_anything_starts(
-    settings: tuple[str, ...], told: str, asked: Any, tmp_path: Path
+def test_mistakes_are_reported_before_anything_starts(
+    settings: tuple[str, ...], message: str, parse: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        asked(*settings)
-    assert told in str(error.value)
+        parse(*settings)
+    assert message in str(error.value)
     assert not (tmp_path / "scores").exists()
 
 
-def test_launchers_of_the_user_run_the_evaluations_too(asked: Any, tmp_path: Path) -> None:
+def test_launchers_of_the_user_run_the_evaluations_too(parse: Any, tmp_path: Path) -> None:
     for folder in ("own", "other"):
         mine = tmp_path / folder / "hydra/launcher/mine.yaml"
         mine.parent.mkdir(parents=True)
         mine.write_text("name: pool\nmax_jobs: 2\n")
-    found = asked("--config-dir", str(tmp_path / "own"), "hydra/launcher=mine")
+    found = parse("--config-dir", str(tmp_path / "own"), "hydra/launcher=mine")
     plan = protocol.evaluations(found, [tmp_path / "step_1"])
     assert plan.launcher == found.plan.launcher
     assert plan.flags == ["--config-dir", str(tmp_path / "own")]
 
 
 @pytest.mark.slow
-def test_a_folder_is_for_one_recipe(asked: Any, tmp_path: Path) -> None:
-    begun = asked("seed=0,1")
+def test_a_folder_is_for_one_recipe(parse: Any, tmp_path: Path) -> None:
+    begun = parse("seed=0,1")
     begun.folder.mkdir()
     protocol.require_same_recipe(begun)
     more = "seed=0,1,2"
     for same in (["seed=1,0"], [more, "hydra/launcher=pool"], [more, "rank_timeout=9"]):
-        protocol.require_same_recipe(asked(*same))
+        protocol.require_same_recipe(parse(*same))
     other = shutil.copytree(tmp_path / "data", tmp_path / "other")
     for settings, changed in (
         (("lr=0.5", "arch=trm"), r"another arch\..*, lr; use"),
@@ -163,13 +163,13 @@ def test_a_folder_is_for_one_recipe(asked: Any, tmp_path: Path) -> None:
         (("seed=0",), "another seed; use the old settings, or another folder=$"),
     ):
         with pytest.raises(ConfigError, match=changed):
-            protocol.require_same_recipe(asked(more, *settings))
+            protocol.require_same_recipe(parse(more, *settings))
 
 
-def test_a_folder_of_an_earlier_version_is_read_in_the_terms_of_this_one(
-    asked: Any, tmp_path: Path
+def test_a_folder_of_an_earlier_version_is_read_with_its_present_settings(
+    parse: Any, tmp_path: Path
 ) -> None:
-    begun = asked("techniques=[random_starts]")
+    begun = parse("techniques=[random_starts]")
     begun.folder.mkdir()
     protocol.require_same_recipe(begun)
     file = tmp_path / "scores" / "recipe.json"
@@ -181,13 +181,13 @@ def test_a_folder_of_an_earlier_version_is_read_in_the_terms_of_this_one(
     rest |= {f"arch.{key}": value for key, value in former.items()}
     file.write_text(json.dumps({**content, "settings": rest}))
     with pytest.raises(ConfigError, match=r"another arch\.techniques\.random_starts"):
-        protocol.require_same_recipe(asked())
+        protocol.require_same_recipe(parse())
     protocol.require_same_recipe(begun)
     assert file.read_bytes() == present
 
 
-def test_a_test_set_is_needed_and_its_labels(asked: Any, held_out: Path) -> None:
-    found = asked("seed=0")
+def test_a_test_set_is_needed_and_its_labels(parse: Any, held_out: Path) -> None:
+    found = parse("seed=0")
     result = found.folder / "test" / "name" / "name.json"
     result.parent.mkdir(parents=True)
     result.write_text('{"metrics": {"count": 0}}')
@@ -195,7 +195,7 @@ def test_a_test_set_is_needed_and_its_labels(asked: Any, held_out: Path) -> None
         protocol.summary(found, [], ["name"])
     shutil.rmtree(held_out / "test")
     with pytest.raises(DatasetError, match=f"{held_out}: there is no test split to measure"):
-        asked("seed=0")
+        parse("seed=0")
 
 
 def test_without_an_experiment_a_folder_is_needed(held_out: Path) -> None:
@@ -203,7 +203,7 @@ def test_without_an_experiment_a_folder_is_needed(held_out: Path) -> None:
         protocol.parse([f"data_path={held_out}"])
 
 
-def test_missing_data_are_told_with_the_command_that_builds_them(
+def test_missing_data_are_reported_with_the_command_that_builds_them(
     sudoku_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -217,7 +217,7 @@ def test_missing_data_are_told_with_the_command_that_builds_them(
     assert found.folder == Path("protocol/trm_arc_1_last")
 
 
-# What they lack of the settings of tiny models. The others are published ones on other data.
+# By recipe, the setting of TINY_ARCH that it does not have.
 RECIPES = {"sic_sudoku_extreme_1k": "", "dec_sudoku_extreme_1k": "arch.H_layers=1"}
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints in the published format."""
+"""Writing checkpoints in the published format."""
 
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 
 def own_run(folder: Path, arch: dict[str, Any], *, ema: bool = False) -> TrainedModel:
-    """A checkpoint of ours at step 5 with random weights."""
+    """Return a checkpoint of ours at step 5 with random weights."""
     settings: Any = {
         "arch": WIDTHS | arch,
         "optimizer": {"groups": {"all": {"params": ["*"]}}},
@@ -58,7 +58,9 @@ def own_run(folder: Path, arch: dict[str, Any], *, ema: bool = False) -> Trained
 
 @pytest.mark.parametrize("ema", [False, True])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_what_is_written_is_read_as_the_same_bytes(tmp_path: Path, name: str, ema: bool) -> None:
+def test_written_checkpoints_are_read_as_the_same_bytes(
+    tmp_path: Path, name: str, ema: bool
+) -> None:
     trained = own_run(tmp_path / "own", ARCHITECTURES[name], ema=ema)
     written = to_published(trained, tmp_path / "published")
     averages = ["step_5_ema"] if ema else []
@@ -76,7 +78,7 @@ def test_what_is_written_is_read_as_the_same_bytes(tmp_path: Path, name: str, em
             assert theirs[key].equal(value)
 
 
-def test_what_is_written_is_what_the_published_code_reads(tmp_path: Path) -> None:
+def test_the_published_code_can_read_the_files(tmp_path: Path) -> None:
     trained = own_run(tmp_path / "own", {"name": "trm", "L_layers": 1, "attention": "math"})
     to_published(trained, tmp_path / "published")
     tensors = torch.load(tmp_path / "published" / "step_5", weights_only=True)
@@ -99,7 +101,7 @@ def test_what_is_written_is_what_the_published_code_reads(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arch", "told"),
+    ("arch", "message"),
     [
         ({"gradient": "last_cycle"}, r"no published class has arch\.gradient=last_cycle$"),
         ({"heads": {"lm": {"name": "tied"}}}, r"no published .*arch\.heads\.lm.name=tied"),
@@ -109,11 +111,11 @@ def test_what_is_written_is_what_the_published_code_reads(tmp_path: Path) -> Non
         ({"name": "trm", "techniques": {"damped_noise": {}}}, r"arch\.techniques\.damped_noise"),
     ],
 )
-def test_what_no_published_class_computes_is_refused(
-    tmp_path: Path, arch: dict[str, Any], told: str
+def test_models_that_no_published_class_computes_are_refused(
+    tmp_path: Path, arch: dict[str, Any], message: str
 ) -> None:
     trained = own_run(tmp_path / "own", {"name": "hrm"} | arch)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         to_published(trained, tmp_path / "published")
     assert not (tmp_path / "published").exists()
 
@@ -122,7 +124,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     trained = own_run(tmp_path / "own", {"name": "hrm"})
     to_published(trained, tmp_path / "published")
     before = (tmp_path / "published" / "step_5").read_bytes()
-    with pytest.raises(ConfigError, match="step_5 is there already"):
+    with pytest.raises(ConfigError, match="step_5 exists already"):
         to_published(trained, tmp_path / "published")
     assert (tmp_path / "published" / "step_5").read_bytes() == before
 

@@ -1,4 +1,4 @@
-"""The step that leaves Python is the model's own, and says by name what it takes and gives."""
+"""The exported step computes the same as the model, with named inputs and outputs."""
 
 from functools import partial
 from typing import Any
@@ -39,7 +39,7 @@ RANDOM = TRM | {"techniques": {"random_starts": {}}}
 
 
 def built(settings: Any) -> ACTLossHead:
-    """A tiny model all of whose weights matter."""
+    """Return a tiny model in which all weights matter."""
     torch.manual_seed(0)
     model = build_model(TypeAdapter(ArchConfig).validate_python(SMALL | settings), FACTS).eval()
     with torch.no_grad():
@@ -57,8 +57,8 @@ def puzzles(rows: int, seed: int = 0) -> Tensors:
     return {"inputs": inputs, "puzzle_identifiers": ids}
 
 
-def taken(step: ExportedStep, given: Tensors) -> Tensors:
-    """Of all that is given what the step takes, beside zeros."""
+def inputs_of(step: ExportedStep, given: Tensors) -> Tensors:
+    """Return the inputs of the step, from `given` or else zeros."""
     zeros = step.zeros(len(given["inputs"]))
     return zeros | {name: value for name, value in given.items() if name in zeros}
 
@@ -69,38 +69,38 @@ def following(step: ExportedStep, outputs: Tensors) -> Tensors:
 
 @torch.no_grad()
 def own_steps(model: ACTLossHead, examples: Tensors, number: int) -> list[Tensors]:
-    """What the model itself says after each step, with its carry."""
-    carry, said = model.initial_carry(examples), []
+    """Return the model's own outputs and latents after each step."""
+    carry, expected = model.initial_carry(examples), []
     for _ in range(number):
         carry = model(carry, examples, measured=False).carry
         carry.halted = torch.zeros_like(carry.halted)
         read = model.model.inner.read(model.model.answer_of(carry), carry.examples)
-        said.append(read | carry.inner)
-    return said
+        expected.append(read | carry.inner)
+    return expected
 
 
-def assert_same(outputs: Tensors, said: Tensors, step: ExportedStep) -> None:
-    """Equal in float64 but for a last bit: tensors may lie otherwise in memory."""
+def assert_same(outputs: Tensors, expected: Tensors, step: ExportedStep) -> None:
+    """Compare in float64, up to a last bit: tensors may have another layout in memory."""
     same = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
     for name, latent in step.states.items():
-        same(outputs[f"next_{name}"], said[latent])
+        same(outputs[f"next_{name}"], expected[latent])
     logits = [name for name in outputs if name.endswith("logits")]
     assert "logits" in logits
     for name in logits:
-        same(outputs[name], said[name])
-    assert torch.equal(outputs["answers"], said["logits"].argmax(-1).int())
+        same(outputs[name], expected[name])
+    assert torch.equal(outputs["answers"], expected["logits"].argmax(-1).int())
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_steps_are_those_of_the_model(form: str) -> None:
+def test_steps_equal_the_steps_of_the_model(form: str) -> None:
     model, examples = built(FORMS[form] | {"forward_dtype": "float64"}), puzzles(3)
-    said = own_steps(model, examples, 3)
-    assert said[0]["logits"].dtype == torch.float64
+    own = own_steps(model, examples, 3)
+    assert own[0]["logits"].dtype == torch.float64
     step = ExportedStep(model.model)
     assert not any(each.requires_grad for each in (*step.parameters(), *step.buffers()))
-    given = taken(step, examples)
+    given = inputs_of(step, examples)
     assert ("puzzle_identifiers" in given) == (model.puzzle_embedding is not None)
-    for number, expected in enumerate(said):
+    for number, expected in enumerate(own):
         given["new"] = torch.full((3,), number == 0)
         outputs = step(given)
         assert_same(outputs, expected, step)
@@ -111,13 +111,13 @@ def test_steps_are_those_of_the_model(form: str) -> None:
 def test_new_rows_begin_beside_others_that_go_on(form: str) -> None:
     model, first, second = built(FORMS[form]), puzzles(2, seed=1), puzzles(2, seed=2)
     step = ExportedStep(model.model)
-    one = step(taken(step, first) | {"new": torch.tensor([True, True])})
+    one = step(inputs_of(step, first) | {"new": torch.tensor([True, True])})
     mixed = {name: torch.stack([first[name][0], second[name][1]]) for name in first}
-    go_on = taken(step, mixed) | following(step, one) | {"new": torch.tensor([False, True])}
+    go_on = inputs_of(step, mixed) | following(step, one) | {"new": torch.tensor([False, True])}
     outputs = step(go_on)
     after = own_steps(model, first, 2)[1]["logits"][0]
     begun = own_steps(model, second, 1)[0]["logits"][1]
-    # Rows share a product with others here and there.
+    # Rows of a batch share matrix products, so rounding differs.
     torch.testing.assert_close(outputs["logits"], torch.stack([after, begun]), rtol=0, atol=1e-5)
     assert (after - begun).abs().max() > 1e-3
 
@@ -128,7 +128,7 @@ def test_random_starts_are_given_by_the_caller() -> None:
     assert set(step.zeros(2)) == {"inputs", "puzzle_identifiers", "z_H", "z_L"}
     draws = torch.Generator().manual_seed(0)
     starts = {name: torch.randn(2, 18, 8, generator=draws) for name in step.states}
-    outputs, twin = (step(taken(step, examples) | starts) for _ in range(2))
+    outputs, twin = (step(inputs_of(step, examples) | starts) for _ in range(2))
     latents, states = model.model.inner(starts, examples)
     assert torch.equal(outputs["next_z_L"], latents["z_L"])
     assert torch.equal(outputs["logits"], model.model.inner.read(states, examples)["logits"])
@@ -138,7 +138,7 @@ def test_random_starts_are_given_by_the_caller() -> None:
 HEADS: dict[str, tuple[Any, set[str]]] = {
     "Q learns to continue": ({"no_ACT_continue": False}, {"q_halt", "q_continue_logits"}),
     "Q learns to halt": ({}, {"q_halt"}),
-    "one step has no choice": ({"no_ACT_continue": False, "halt_max_steps": 1}, {"q_halt"}),
+    "a single step has no choice": ({"no_ACT_continue": False, "halt_max_steps": 1}, {"q_halt"}),
     "no Q": ({"heads": {"q": None}}, set()),
     "another head halts": ({"heads": {"q": None, "halt": {}}}, {"q_halt", "halt_logits"}),
     "further heads": ({"heads": {"confidence": {}}}, {"q_halt", "confidence_logits"}),
@@ -146,10 +146,10 @@ HEADS: dict[str, tuple[Any, set[str]]] = {
 
 
 @pytest.mark.parametrize("case", HEADS)
-def test_what_no_head_says_is_not_given(case: str) -> None:
+def test_outputs_that_no_head_predicts_are_missing(case: str) -> None:
     settings, expected = HEADS[case]
     step = ExportedStep(built(TRM | settings).model)
-    outputs = step(taken(step, puzzles(2)))
+    outputs = step(inputs_of(step, puzzles(2)))
     always = {"next_z_H", "next_z_L", "answers", "logits"}
     always |= {"q_halt_logits"} if "q_halt" in expected else set()
     assert set(outputs) == always | expected
@@ -157,7 +157,7 @@ def test_what_no_head_says_is_not_given(case: str) -> None:
         assert torch.equal(outputs["q_halt"], outputs["q_halt_logits"].sigmoid())
 
 
-def test_a_lattice_says_what_is_left_and_whether_it_is_decided() -> None:
+def test_a_lattice_has_candidates_and_a_verdict() -> None:
     model = built(LATTICE)
     inner: Any = model.model.inner
     with torch.no_grad():
@@ -168,7 +168,7 @@ def test_a_lattice_says_what_is_left_and_whether_it_is_decided() -> None:
     step = ExportedStep(model.model)
     inputs = torch.full((3, 16), 2, dtype=torch.int32)  # The digit 1 everywhere.
     inputs[1, 0] = 1
-    given = taken(step, {"inputs": inputs, "new": torch.ones(3, dtype=torch.bool)})
+    given = inputs_of(step, {"inputs": inputs, "new": torch.ones(3, dtype=torch.bool)})
     given["new"][2] = False
     outputs = step(given)
     assert outputs["next_candidates"][1, 0].tolist() == [False, False, True, True, False, False]

@@ -1,4 +1,4 @@
-"""Files for other programs: they say what the model says, and a wrong one is not kept."""
+"""ONNX files: they compute the same as the model, and a wrong one is deleted."""
 
 import errno
 import os
@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import apps.export.writing as exported
-from apps.export import exporting, trial
+from apps.export import checking, exporting
+from apps.export.checking import Arrays, Run, compare, in_torch, opened
 from apps.export.exporting import main
 from apps.export.step import ExportedStep
-from apps.export.trial import Arrays, Run, compare, in_torch, opened
 from apps.export.writing import write_onnx
 from runtime.errors import CheckpointError
 from tests.unit.apps.export.test_step import FORMS, RANDOM, TRM, built, puzzles
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[4]
 PARITY = ROOT / "tests" / "parity" / "published_format"
 PUBLISHED = [str(PARITY / "checkpoint" / "step_7"), f"--data={PARITY / 'data'}"]
 STABLE: Any = {"loss": {"loss_type": "softmax_cross_entropy"}}
-# Each way in which token logits can come about.
+# All token heads.
 HEADS: dict[str, Any] = {
     "bias and norm": {"name": "linear", "bias": True, "norm": "rms"},
     "layer norm": {"name": "linear", "norm": "layer"},
@@ -53,7 +53,7 @@ def arrays_of(rows: int) -> Arrays:
 
 
 def pair_of(settings: Any) -> tuple[ExportedStep, ExportedStep]:
-    """The step of a model, and of the same in float64."""
+    """Return the step of a model in float32 and in float64."""
     model, exact = built(settings), built(settings | {"forward_dtype": "float64"})
     exact.load_state_dict(model.state_dict())
     return ExportedStep(model.model), ExportedStep(exact.model)
@@ -73,7 +73,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Pat
 
 @pytest.fixture(scope="module")
 def smallest(written: Any) -> Any:
-    """The recurrence of a tiny model: its path, how to run it, and `pair_of`."""
+    """Return a tiny model's file, the function that runs it, and `pair_of`."""
     pair = pair_of(SMALLEST)
     return *written(pair[0]), *pair
 
@@ -107,11 +107,10 @@ def test_the_recurrence_takes_puzzles_and_a_number_of_steps(smallest: Any) -> No
     }
     assert session.get_modelmeta().custom_metadata_map == {"arch": "tiny"}
     assert str(ROOT).encode() not in path.read_bytes()
-    told = compare(run, step, exact, arrays_of(4))
-    assert_equal_tokens(told, 1)
+    assert_equal_tokens(compare(run, step, exact, arrays_of(4)), 1)
 
 
-def test_what_each_step_answered_is_given(smallest: Any) -> None:
+def test_the_answer_of_each_step_is_an_output(smallest: Any) -> None:
     path, run, *_ = smallest
     session, given = onnxruntime.InferenceSession(path), arrays_of(2)
     names = ["answers", "q_halt", "logits"]
@@ -135,12 +134,12 @@ def test_every_architecture_and_head(form: str, written: Any) -> None:
     step, exact = pair_of(settings)
     path, run = written(step)
     onnx.checker.check_model(path, full_check=True)
-    # Symmetric models answer all open cells of a puzzle alike: ties are broken by rounding.
+    # Symmetric models give all open cells the same logits, so rounding breaks the ties.
     assert_equal_tokens(compare(run, step, exact, arrays_of(4)), 0.75)
 
 
 @pytest.mark.slow
-def test_candidates_are_struck_as_here(written: Any) -> None:
+def test_the_file_strikes_the_same_candidates_as_the_model(written: Any) -> None:
     model = built(FORMS["lattice"])
     path, _ = written(ExportedStep(model.model))
     session, given = onnxruntime.InferenceSession(path), arrays_of(3)
@@ -172,8 +171,8 @@ def test_large_tensors_get_a_file_of_their_own(
 # Mistakes
 
 
-@pytest.mark.parametrize("wrong", ["a weight", "a lost step", "no number"])
-def test_a_file_that_differs_is_found_out(wrong: str) -> None:
+@pytest.mark.parametrize("wrong", ["a weight", "a lost step", "nan"])
+def test_a_file_that_differs_is_refused(wrong: str) -> None:
     step, exact = pair_of(SMALLEST)
     here = in_torch(step)
 
@@ -182,16 +181,16 @@ def test_a_file_that_differs_is_found_out(wrong: str) -> None:
             return here(given, max(1, num_steps - 1))
         outputs = here(given, num_steps)
         logits = outputs["logits"].copy()
-        logits[0, 3, 2] = np.nan if wrong == "no number" else logits[0, 3, 2] + 1e-3
+        logits[0, 3, 2] = np.nan if wrong == "nan" else logits[0, 3, 2] + 1e-3
         return outputs | {"logits": logits}
 
-    with pytest.raises(CheckpointError, match="the file is wrong, and not kept"):
+    with pytest.raises(CheckpointError, match="the exported file is wrong and was discarded"):
         compare(run, step, exact, arrays_of(4))
     assert "100.00%" in compare(here, step, exact, None)
 
 
 @pytest.mark.parametrize(
-    ("run", "output", "code", "told"),
+    ("run", "output", "code", "message"),
     [
         ("nowhere", "out.onnx", 4, "nowhere: no such checkpoint or run folder"),
         ("nowhere", "out.tflite", 2, "out.tflite: expected a name that ends in .onnx"),
@@ -207,7 +206,7 @@ def test_mistakes_are_one_line(
     run: str,
     output: str,
     code: int,
-    told: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -217,7 +216,7 @@ def test_mistakes_are_one_line(
     assert exit_code_of([*run.split(), *output.split()]) == code
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
-    assert told in err
+    assert message in err
     assert [path.name for path in tmp_path.iterdir()] == ["folder.onnx"]
 
 
@@ -236,7 +235,7 @@ def test_a_package_that_is_missing_is_named(
     assert "onnxscript is not installed (pip install '.[export]')" in capsys.readouterr().err
 
 
-def nothing_right(given: Arrays, num_steps: int) -> Arrays:
+def wrong_file(given: Arrays, num_steps: int) -> Arrays:
     size = len(given["inputs"])
     logits = np.zeros((size, 16, 11), np.float32)
     q = dict.fromkeys(("q_halt_logits", "q_continue_logits"), np.zeros(size, np.float32))
@@ -244,34 +243,32 @@ def nothing_right(given: Arrays, num_steps: int) -> Arrays:
 
 
 @pytest.mark.parametrize(
-    ("fails", "code", "told"),
+    ("fails", "code", "message"),
     [
-        ("trying", 4, "the file is wrong, and not kept: at ACT step 1 a logit is "),
+        ("checking", 4, "the exported file is wrong and was discarded: at ACT step 1 a logit is "),
         ("writing", 2, "out.onnx: No space left on device"),
     ],
 )
-def test_a_file_that_is_not_right_leaves_nothing(
+def test_a_wrong_file_is_deleted_and_the_old_one_stays(
     fails: str,
     code: int,
-    told: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And what was there before is there still."""
-
     def write(step: ExportedStep, path: Path, facts: object) -> None:
         path.write_text("half a file")
         if fails == "writing":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(exported, "write_onnx", write)
-    monkeypatch.setattr(trial, "opened", lambda path: nothing_right)
+    monkeypatch.setattr(checking, "opened", lambda path: wrong_file)
     output = tmp_path / "out.onnx"
     output.write_text("before")
     assert main([*PUBLISHED, str(output)]) == code
     out, err = capsys.readouterr()
     assert out == ""
-    assert told in err.splitlines()[-1]
+    assert message in err.splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["out.onnx"]
     assert output.read_text() == "before"

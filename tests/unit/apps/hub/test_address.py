@@ -18,7 +18,7 @@ from runtime.errors import CheckpointError
         ("/hf:/owner/name", None),
     ],
 )
-def test_addresses_and_paths_are_told_apart(text: str, address: Address | None) -> None:
+def test_addresses_are_distinguished_from_paths(text: str, address: Address | None) -> None:
     assert parse_address(text) == address
     assert parse_address(Path(text)) == address
 
@@ -30,12 +30,12 @@ def test_addresses_and_paths_are_told_apart(text: str, address: Address | None) 
         *("hf://a/b@x/../y", "hf:///a/b", "hf://a b/c", "hf://a/b\n", "hf://a/b?x", "hf://.a/b"),
     ],
 )
-def test_what_only_begins_like_an_address_is_refused(text: str) -> None:
+def test_wrong_addresses_are_refused(text: str) -> None:
     with pytest.raises(CheckpointError, match="accepted: hf://OWNER/NAME"):
         parse_address(text)
 
 
-def test_the_patterns_let_known_files_through_and_no_others() -> None:
+def test_the_patterns_match_only_known_files() -> None:
     def is_fetched(name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in FILES)
 

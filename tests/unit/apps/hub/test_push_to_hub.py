@@ -1,4 +1,4 @@
-"""What is pushed to the Hub is the checkpoint's own, and nothing of the machine."""
+"""Only the checkpoint is pushed to the Hub, without private texts and paths."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from runtime.errors import ConfigError
 from training.checkpoint.store import RunState
 
 
-def test_settings_name_no_place_of_the_machine_and_no_command() -> None:
+def test_settings_have_no_paths_of_the_machine_and_no_commands() -> None:
     config = {
         "arch": {"name": "hrm", "hidden_size": 8, "table": "~/own/table.npy"},
         "data_path": "/home/me/data/hard",
@@ -32,7 +32,7 @@ def test_settings_name_no_place_of_the_machine_and_no_command() -> None:
         "ema": True,
         "weight_decay": None,
     }
-    found = push_to_hub.without_places(RunState(step=1, config=config)).config
+    found = push_to_hub.without_private_texts(RunState(step=1, config=config)).config
     assert found == {
         "arch": {"name": "hrm", "hidden_size": 8, "table": "table.npy"},
         "data_path": "hard",
@@ -53,7 +53,7 @@ def test_commands_that_built_the_data_have_no_paths(tmp_path: Path) -> None:
     assert found["command"] == ["dataset/build.py", "--source", "raw", "--output-dir=data"]
 
 
-def test_evaluations_of_other_checkpoints_are_not_its_own(tmp_path: Path) -> None:
+def test_evaluations_of_other_checkpoints_are_left_out(tmp_path: Path) -> None:
     for step in (5, 10):
         (tmp_path / f"eval_step_{step}.json").write_text(json.dumps({"step": step}))
     trained: Any = SimpleNamespace(weights=tmp_path / "step_10", step=10)
@@ -61,10 +61,10 @@ def test_evaluations_of_other_checkpoints_are_not_its_own(tmp_path: Path) -> Non
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
-    """Above all the run's own, whose checkpoint a run can go on from."""
+    """Above all the run's own folder: the run can resume from its checkpoint."""
     (tmp_path / "step_1").mkdir()
     trained: Any = SimpleNamespace(weights=tmp_path / "step_1")
-    with pytest.raises(ConfigError, match="is not empty, and nothing in it is overwritten"):
+    with pytest.raises(ConfigError, match="is not empty; name a new or empty folder"):
         push_to_hub.write_checkpoint(trained, RunState(step=1), tmp_path)
     assert list(tmp_path.iterdir()) == [tmp_path / "step_1"]
 

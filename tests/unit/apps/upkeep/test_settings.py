@@ -1,4 +1,4 @@
-"""The commented settings in config/ are those of the schemas."""
+"""The commented settings in config/ match the schemas."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files of `apps.export.writing`, run beside the model that they were made of.
+"""Check files of `apps.export.writing` against the model.
 
 Needs the packages of the extra `export`.
 """
@@ -21,26 +21,26 @@ from runtime.text import in_columns
 from training.checkpoint.trained_model import TrainedModel
 from training.data import data_facts, require_folder
 
-NUM_TRIED = 4
-"""Puzzles that a file is tried with: one alone, and three others at once."""
+SAMPLE_SIZE = 4
+"""Puzzles that a file is checked with: one alone, and three others at once."""
 
 Arrays = dict[str, np.ndarray]
-# Gives what there is after so many ACT steps on puzzles.
+# Takes puzzles and a number of ACT steps, and returns the outputs after them.
 Run = Callable[[Arrays, int], Arrays]
 
-_BATCHES = (slice(0, 1), slice(1, NUM_TRIED))
-# The file rounds as often as float32 here does, in another order. So its logits are expected to be
-# about as far from the exact ones; this factor is for chance, which the recurrence magnifies.
+_BATCHES = (slice(0, 1), slice(1, SAMPLE_SIZE))
+# The file rounds as often as PyTorch in float32, but in another order. So its logits should be
+# about as far from the exact ones. The factor allows for chance, which the recurrence magnifies.
 _ALLOWED = 32
 
 
-class Tried(NamedTuple):
-    """Puzzles that a file is tried with.
+class Sample(NamedTuple):
+    """Puzzles that a file is checked with.
 
     Attributes:
-        source: where they come from.
+        source: their origin in words.
         facts: of their data set, or of the run's.
-        arrays: inputs int32 [4, S] and puzzle_identifiers int32 [4]; None: there are none.
+        arrays: inputs int32 [4, S] and puzzle_identifiers int32 [4]; None: use random ones.
     """
 
     source: str
@@ -48,28 +48,28 @@ class Tried(NamedTuple):
     arrays: Arrays | None = None
 
 
-def read_puzzles(trained: TrainedModel, folder: str | None) -> Tried:
-    """Read the first test puzzles of a folder, or of the run's data where they are here.
+def read_sample(trained: TrainedModel, folder: str | None) -> Sample:
+    """Read the first test puzzles of a folder, or of the run's data if they are on this machine.
 
     Raises:
-        ConfigError: nothing says how large the model's puzzles are.
-        DatasetError: names the folder or file at fault.
+        ConfigError: the size of the model's puzzles is unknown.
+        DatasetError: names the wrong folder or file.
     """
     folders = [folder] if folder else trained.run.data_folders("test")
     if folder:
         require_folder(folder, None)
     elif not folders or not all((Path(each) / "test").is_dir() for each in folders):
         if trained.facts is None:
-            unsaid = f"{trained.weights} does not say how large its puzzles are"
-            raise ConfigError(f"{unsaid}: add --data FOLDER")
-        absent = f" ({', '.join(folders)} is not here)" if folders else ""
-        return Tried(f"{NUM_TRIED} rows of random tokens{absent}", trained.facts)
+            unknown = f"{trained.weights} does not say how large its puzzles are"
+            raise ConfigError(f"{unknown}: add --data FOLDER")
+        missing = f" ({', '.join(folders)} is not here)" if folders else ""
+        return Sample(f"{SAMPLE_SIZE} rows of random tokens{missing}", trained.facts)
     known = trained.run.data_folders("train")
     dataset = PuzzleDataset(folders, "test", check_values=False, numbered_as=known)
-    _, batch, _, _ = next(iter(EvalBatches(dataset, global_batch_size=NUM_TRIED)))
+    _, batch, _, _ = next(iter(EvalBatches(dataset, global_batch_size=SAMPLE_SIZE)))
     arrays = {"inputs": batch.inputs, "puzzle_identifiers": batch.puzzle_identifiers}
-    source = f"{NUM_TRIED} test puzzles of {', '.join(folders)}"
-    return Tried(source, data_facts(dataset.metadata, kind=dataset.kind), arrays)
+    facts = data_facts(dataset.metadata, kind=dataset.kind)
+    return Sample(f"{SAMPLE_SIZE} test puzzles of {', '.join(folders)}", facts, arrays)
 
 
 def opened(path: Path) -> Run:
@@ -90,7 +90,7 @@ def opened(path: Path) -> Run:
 
 
 def in_torch(step: ExportedStep) -> Run:
-    """Return what makes the same steps here."""
+    """Return a function that makes the same steps in PyTorch."""
 
     @torch.no_grad()
     def run(given: Arrays, num_steps: int) -> Arrays:
@@ -109,7 +109,7 @@ def in_torch(step: ExportedStep) -> Run:
 
 
 def compare(run: Run, step: ExportedStep, exact: ExportedStep, puzzles: Arrays | None) -> str:
-    """Return in lines how far a file is from the model.
+    """Return a table of the differences between a file and the model.
 
     Args:
         run: makes steps with the file.
@@ -119,22 +119,23 @@ def compare(run: Run, step: ExportedStep, exact: ExportedStep, puzzles: Arrays |
         CheckpointError: the file is further from `exact` than rounding explains.
     """
     given = random_starts(step) | (puzzles or random_puzzles(step))
-    table = [["ACT steps", "file to float64", "here to float64", "equal tokens"]]
+    table = [["ACT steps", "file to float64", "PyTorch to float64", "equal tokens"]]
     for depth in (1, max(2, step.act.eval_max_steps)):
-        (ours, tokens), (here, expected), (right, _) = (
+        (of_file, tokens), (here, expected), (right, _) = (
             _answered(one, given, depth) for one in (run, in_torch(step), in_torch(exact))
         )
-        error, usual = (float(np.abs(logits - right).max()) for logits in (ours, here))
+        error, usual = (float(np.abs(logits - right).max()) for logits in (of_file, here))
         largest = np.abs(right[right > NEVER]).max(initial=0.0)
         allowed = _ALLOWED * max(usual, largest * np.finfo(np.float32).eps)
         if not error <= allowed:
             raise CheckpointError(
-                f"the file is wrong, and not kept: at ACT step {depth} a logit is {error:.1e} off; "
-                f"here it is {usual:.1e} off in float32, and up to {allowed:.1e} is allowed"
+                f"the exported file is wrong and was discarded: at ACT step {depth} a logit is "
+                f"{error:.1e} off; in PyTorch it is {usual:.1e} off in float32, and up to "
+                f"{allowed:.1e} is allowed"
             )
         equal = f"{(tokens == expected).mean():.2%}"
         table.append([str(depth), f"{error:.1e}", f"{usual:.1e}", equal])
-    return f"largest difference of a logit (here: in PyTorch, float32):\n{in_columns(table)}\n"
+    return f"largest difference of a logit (PyTorch: in float32):\n{in_columns(table)}\n"
 
 
 def _answered(run: Run, given: Arrays, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -148,19 +149,19 @@ def _answered(run: Run, given: Arrays, num_steps: int) -> tuple[np.ndarray, np.n
 
 
 def random_puzzles(step: ExportedStep) -> Arrays:
-    """Return random tokens and identifiers."""
+    """Return random tokens and puzzle identifiers."""
     inner, rng = step.act.inner, np.random.default_rng(0)
     (_, seq_len, vocab_size), table = step(step.zeros(1))["logits"].shape, inner.puzzle_emb
-    ids = rng.integers(0, 1 if table is None else len(table.weights), NUM_TRIED)
-    tokens = rng.integers(0, vocab_size, (NUM_TRIED, seq_len))
+    ids = rng.integers(0, 1 if table is None else len(table.weights), SAMPLE_SIZE)
+    tokens = rng.integers(0, vocab_size, (SAMPLE_SIZE, seq_len))
     return {"inputs": tokens.astype(np.int32), "puzzle_identifiers": ids.astype(np.int32)}
 
 
 def random_starts(step: ExportedStep) -> Arrays:
-    """Return starts of the states, where the model has none of its own."""
+    """Draw the starts of the states if they are inputs of the file; else return nothing."""
     if step.starts is None:
         return {}
-    zeros = step.zeros(NUM_TRIED)
+    zeros = step.zeros(SAMPLE_SIZE)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return {name: step.starts.start(zeros[name], BATCH_DRAWS).numpy() for name in step.states}
