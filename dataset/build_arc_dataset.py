@@ -24,7 +24,16 @@ import numpy as np
 from dataset.arc import tasks as arc
 from dataset.arc.augmentation import IDENTITY, Pair, draw_augmentations, format_identifier
 from dataset.arc.tasks import Source, Task
-from dataset.command_line import SEED, Flags, Parser, flag, given_flags, integer, nearest, run_build
+from dataset.command_line import (
+    SEED,
+    Flags,
+    Parser,
+    flag,
+    given_flags,
+    integer,
+    nearest,
+    run_command,
+)
 from dataset.format import schema
 from dataset.format.files import write_array, write_json
 from dataset.format.schema import (
@@ -301,7 +310,7 @@ def _summary(options: Namespace, counts: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and build; return the exit code."""
     options = parse_options(arguments)
-    return run_build(lambda: build(options))
+    return run_command(lambda: build(options))
 
 
 if __name__ == "__main__":

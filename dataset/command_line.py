@@ -70,11 +70,11 @@ def given_flags(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def run_build(build: Callable[[], str]) -> int:
-    """Run a build and return its exit code; print its summary, or one error line on stderr."""
+def run_command(command: Callable[[], str]) -> int:
+    """Run a command and return its exit code; print its summary, or one error line on stderr."""
     guard_output()
     try:
-        sys.stdout.write(build())
+        sys.stdout.write(command())
         return 0
     except KeyboardInterrupt:
         code, reason = EXIT_INTERRUPTED, "interrupted"

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dataset import sources
-from dataset.command_line import SEED, Flags, Parser, flag, given_flags, integer, run_build
+from dataset.command_line import SEED, Flags, Parser, flag, given_flags, integer, run_command
 from dataset.format.files import file_sha256, write_json
 from dataset.format.schema import BLANK_NAME, IDENTIFIERS_NAME
 from dataset.format.writing import Fields, atomic_build, write_manifest, write_puzzles
@@ -120,7 +120,7 @@ class PuzzleBuild(ABC):
     @classmethod
     def main(cls, arguments: Sequence[str] | None = None) -> int:
         """Parse the command line and build; return the exit code."""
-        return run_build(cls.parse(arguments).build)
+        return run_command(cls.parse(arguments).build)
 
     @classmethod
     def parse(cls, arguments: Sequence[str] | None = None) -> Self:

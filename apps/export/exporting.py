@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataset.command_line import Parser, told
+from dataset.command_line import Parser, run_command
 from evaluation.puzzles import kind_of
 from runtime.errors import ConfigError, disk_errors
 from runtime.files import sha256
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own = "modules of yours that register parts of the model, as in plugins=[A,B]"
     parser.add_argument("--plugins", type=names_in, default=[], metavar="A,B", help=own)
     options = parser.parse_all(arguments)
-    return told(lambda: export(options))
+    return run_command(lambda: export(options))
 
 
 def export(options: argparse.Namespace) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from apps.hub import address as hub
 from apps.hub.card import Known, card, read_json_files
-from dataset.command_line import told
+from dataset.command_line import run_command
 from runtime.errors import ConfigError, disk_errors
 from runtime.text import run_named, shown
 from training.checkpoint import store
@@ -33,7 +33,7 @@ _PUBLISHED += ("eval_split", "optimizer", "forward_dtype", "reduction")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Push what the command line names; return the exit code."""
     options = _parser().parse_args(arguments)
-    return told(lambda: prepare_and_push(options))
+    return run_command(lambda: prepare_and_push(options))
 
 
 def prepare_and_push(options: argparse.Namespace) -> str:
