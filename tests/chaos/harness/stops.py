@@ -49,11 +49,11 @@ def meet_at(port: int, timeout: float) -> None:
     from torch.distributed import TCPStore
 
     from runtime.errors import RankError
-    from runtime.ranks import meet
+    from runtime.ranks import agree_on_prefix
 
     store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     try:
-        sys.stdout.write(meet(store, env_rank(), env_world_size(), timeout))
+        sys.stdout.write(agree_on_prefix(store, env_rank(), env_world_size(), timeout))
     except RankError as error:
         sys.stdout.write(str(error))
 
