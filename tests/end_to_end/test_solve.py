@@ -80,7 +80,7 @@ def test_arc_tasks_are_known_by_their_name(
     assert capsys.readouterr().out.count("puzzle ") == 3
     with pytest.raises(ConfigError, match="perturb=symmetry: no symmetry of ARC puzzles is known"):
         solve.main([*asked_for, "count=1", "breadth=2"])
-    with pytest.raises(DatasetError, match=r"reads ARC tasks; give it file=TASK\.json"):
+    with pytest.raises(DatasetError, match=r"reads ARC tasks; accepted: file=TASK\.json"):
         solve.main([*asked_for, "puzzle=123"])
 
 
