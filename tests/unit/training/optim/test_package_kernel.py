@@ -2,7 +2,6 @@
 
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -50,10 +49,12 @@ def test_it_steps_clips_averages_and_skips_as_ours() -> None:
         }
         groups = assign_groups(model.named_parameters(), settings, 0.02, 0.1)
         bucket = GradientBucket(groups, CPU)
-        given: list[dict[str, Any]] = []
-        for part, group in zip(bucket.parts, groups, strict=True):
-            given.append({"params": part.params, GROUP_NAME: group.name, "lr": group.lr})
-            given[-1] |= {PEAK_RATE: group.lr, "weight_decay": group.weight_decay}
+        rates = [{"lr": group.lr, PEAK_RATE: group.lr} for group in groups]
+        given = [
+            {"params": part.params, GROUP_NAME: group.name, "weight_decay": group.weight_decay}
+            | own
+            for part, group, own in zip(bucket.parts, groups, rates, strict=True)
+        ]
         optimizer = PackageAdamATan2(given, kernel) if kernel else AdamATan2(given)
         average = WeightAverage(model, 0.9)
         update = update_by(optimizer, bucket, average)
@@ -74,7 +75,7 @@ def test_it_steps_clips_averages_and_skips_as_ours() -> None:
 def test_where_it_cannot_run_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="runs on CUDA only, not on cpu"):
         package_kernel(CPU)
-    # The module is imported before the device is used.
+    # The module is looked for before the device is touched.
     monkeypatch.setitem(sys.modules, "adam_atan2_backend", None)
     with pytest.raises(ConfigError, match="adam_atan2_backend.adam_atan2_cuda_impl_ cannot be"):
         package_kernel(torch.device("cuda"))
