@@ -74,7 +74,7 @@ def test_it_steps_clips_averages_and_skips_as_ours() -> None:
 def test_where_it_cannot_run_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="runs only on CUDA, not on cpu"):
         package_kernel(CPU)
-    # The module is imported before the device is used.
+    # The module is looked for before the device is touched.
     monkeypatch.setitem(sys.modules, "adam_atan2_backend", None)
     with pytest.raises(ConfigError, match="cannot load adam_atan2_backend.adam_atan2_cuda_impl_"):
         package_kernel(torch.device("cuda"))
