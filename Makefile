@@ -45,7 +45,7 @@ demo-arc: $(READY) ## Learn ten ARC tasks and score the votes over their augment
 
 # The puzzles: one that takes the demo's model some steps, and one that takes the deducing model some guesses.
 pictures: $(READY) ## Make the pictures of the docs from the runs of demo and demo-extreme (needs Chromium; not that of the viewer)
-	$(PY) -m scripts.solve checkpoint=checkpoints/sudoku-demo depth=10 animate=docs/pictures/thinking.gif \
+	$(PY) -m scripts.solve checkpoint=checkpoints/sudoku-demo steps=10 animate=docs/pictures/thinking.gif \
 		puzzle=2.....51..4..1...9...5..7......7.694..6.9.....3..6.2....58.....6.....8.3.82.379.1
 	$(PY) -m scripts.solve checkpoint=checkpoints/lattice-demo search.chains=1 animate=docs/pictures/deducing.gif \
 		puzzle=.2...6...78.........53.7.6...2.8......37...94.....2.7..3....1.7...49....45.......

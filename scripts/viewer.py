@@ -1,4 +1,4 @@
-"""Watch a model think, on a page of this machine: python scripts/viewer.py [CHECKPOINT ...]."""
+"""Watch a model solve puzzles, on a local web page: python scripts/viewer.py [CHECKPOINT ...]."""
 
 import sys
 

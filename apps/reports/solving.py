@@ -73,7 +73,7 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     from runtime.device import prepare_host, resolve_device
 
     device = torch.device(resolve_device(config.device))
-    steps = config.depth[0] if config.depth else None
+    steps = config.steps[0] if config.steps else None
     overrides = ArchOverrides(**config.arch_overrides.model_dump(), halt_max_steps=steps)
     prepare_host(config.num_threads)
     arch, model = load_for(puzzles, trained, device, overrides)
@@ -121,7 +121,7 @@ def require_read(config: SolveConfig, deduces: bool) -> None:
     for name in sorted(thought if deduces else {"search"}):
         if getattr(config, name) != SolveConfig.model_fields[name].default:
             kind = "strikes candidates and guesses (arch=lattice)" if deduces else "does not search"
-            raise ConfigError(f"{name} says nothing: this model {kind}")
+            raise ConfigError(f"{name} has no effect: this model {kind}")
 
 
 def _deduced(

@@ -1,7 +1,7 @@
 """Random starts (arXiv:2605.21488): each cell of each latent starts at numbers drawn anew.
 
 A model that finds its answer from anywhere can be asked several times: chains with other starts
-(`evaluate.py breadth=8 perturb=init`) give several answers to choose from. Without this technique
+(`evaluate.py chains=8 perturb=init`) give several answers to choose from. Without this technique
 the start is one vector, drawn once, as published.
 """
 

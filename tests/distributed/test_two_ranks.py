@@ -190,7 +190,7 @@ def test_ranks_that_would_not_measure_the_same_are_told(
     checkpoints = [[f"checkpoint={run / step}"] for step in ("step_1", "step_2")]
     data = [[f"checkpoint={run}", f"data_path={folder}"] for folder in (tasks_data, other)]
     for differs, code, told in (
-        (checkpoints, 4, "rank 1 has found another checkpoint than rank 0: name one"),
+        (checkpoints, 4, "rank 1 found another checkpoint than rank 0; name one"),
         (data, 3, "the data of rank 1 are not those of rank 0"),
     ):
         for process in start_ranks(*(["evaluate.py", *own, "device=cpu"] for own in differs)):

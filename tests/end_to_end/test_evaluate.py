@@ -77,7 +77,7 @@ def test_a_trained_run_is_measured_as_during_training(
 def test_thinking_longer_has_a_table_and_a_json(
     own_run: Path, sudoku_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["depth=[3,5]", "breadth=[1,4]", "select=[q,majority]", "global_batch_size=4"]
+    asked = ["steps=[3,5]", "chains=[1,4]", "select=[q,majority]", "global_batch_size=4"]
     evaluate.main([f"checkpoint={own_run}", "device=cpu", *asked])
     names = [beside(Path(output), ".csv").name for output in ("a.v1", "a.csv", "a.json")]
     assert names == ["a.v1.csv", "a.csv.csv", "a.csv"]
@@ -103,16 +103,16 @@ def test_thinking_longer_has_a_table_and_a_json(
     ("asked", "name"),
     [
         (["seed=3"], "seed3"),
-        (["depth=[16,4,4]"], "thinking_depth4-16"),
-        (["depth=1"], "thinking_depth1"),
-        (["breadth=2", "perturb=noise", "noise=0.5", "seed=3"], "thinking_breadth2_noise0.5_seed3"),
-        (["breadth=[1,8]", "select=majority"], "thinking_breadth1-8_symmetry_majority"),
+        (["steps=[16,4,4]"], "thinking_depth4-16"),
+        (["depth=1"], "thinking_depth1"),  # `depth` is the former name of `steps`.
+        (["chains=2", "perturb=noise", "noise=0.5", "seed=3"], "thinking_breadth2_noise0.5_seed3"),
+        (["chains=[1,8]", "select=majority"], "thinking_breadth1-8_symmetry_majority"),
         (["max_examples=4", "split=train"], "train_first4"),
         # There is no average.
         (["weights=last", "arch_overrides.halt_max_steps=7"], "halt_max_steps-7"),
         (["arch_overrides.attention=math", "seed=3"], "attention-math_seed3"),
         (["evaluators=[sudoku]", "halting=q"], "at_halt_evaluators-sudoku"),
-        # What the run would measure by itself.
+        # The same as in the run's own evaluations.
         (["max_examples=10", "arch_overrides.halt_max_steps=3", "evaluators=[]"], ""),
         (["data_path=OWN", "save_records=true"], ""),
     ],
@@ -159,7 +159,7 @@ def test_mistakes_are_told_before_torch_is_loaded(
         ([run, f"data_path={tasks_data}"], "CheckpointError", "vocab_size 6, not 8"),
         ([run, "output=/proc/nowhere/x.json"], "ConfigError", "output=/proc/nowhere/x.json"),
         ([run, f"output={tmp_path}"], "ConfigError", "is a folder"),
-        ([run, f"depth={list(range(1, 200))}"], "ConfigError", "File name too long"),
+        ([run, f"steps={list(range(1, 200))}"], "ConfigError", "File name too long"),
     ]
     script = tmp_path / "mistakes.py"
     code = f"""
@@ -250,8 +250,8 @@ def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
     cannot = replace(trained, run=recorded)
     for settings, told in (
         ({"halting": "q"}, "no head of .* says .*halting=steps"),
-        ({"breadth": 2}, "select=q: no head of .* says .*majority"),
-        ({"breadth": 2, "select": ["residual", "first_halt"]}, "select=first_halt: no head of"),
+        ({"chains": 2}, "select=q: no head of .* says .*majority"),
+        ({"chains": 2, "select": ["residual", "first_halt"]}, "select=first_halt: no head of"),
     ):
         config = EvalConfig.model_validate({"checkpoint": "x", **settings})
         require_thinking(config, trained, trained.may_halt)
@@ -284,7 +284,7 @@ def test_of_a_head_of_another_name_the_model_tells_whether_it_halts(
 def test_several_chains_solve_puzzles(
     own_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    asked = ["count=3", "depth=4", "breadth=5", "select=majority", "num_threads=1", "seed=3"]
+    asked = ["count=3", "steps=4", "chains=5", "select=majority", "num_threads=1", "seed=3"]
     outs = []
     for more in ([], [], ["perturb=noise", "noise=0.9"]):
         solve.main([f"checkpoint={own_run}", "device=cpu", *asked, *more])

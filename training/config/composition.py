@@ -2,19 +2,19 @@
 
 import copy
 import functools
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import yaml
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from runtime.errors import ConfigError
 from runtime.registry import IMPORTED
-from runtime.schema import Schema
+from runtime.schema import Schema, two_names
 from runtime.text import shown
 from training.config.explain import SchemaT, validate
 from training.config.overrides import (
@@ -86,8 +86,9 @@ def compose_runs(
         settings = [o for o in overrides if not (o.key_or_group in groups or is_of_hydra(o))]
         choices = [str(o.input_line) for o in overrides if o not in settings]
         config = copy.deepcopy(of_files(*choices))
+        _require_one_name(schema, settings)
         for override in settings:
-            _set(config, override, groups)
+            _set(config, override, groups, schema.aliases())
         composed.append(config)
     return composed
 
@@ -107,10 +108,24 @@ def _by_hydra(
     return source.compose([*usual, *lines], **options)
 
 
+def _require_one_name(schema: type[Schema], overrides: Sequence[Override]) -> None:
+    """Raise ConfigError if a setting has different values under its former name and its name."""
+    values = {override.key_or_group: override.get_value_string() for override in overrides}
+    for former, name in schema.aliases().items():
+        if former in values and values.get(name, values[former]) != values[former]:
+            raise ConfigError(two_names(former, values[former], name, values[name]))
+
+
 @_explained()
-def _set(config: DictConfig, override: Override, groups: Container[str]) -> None:
+def _set(
+    config: DictConfig, override: Override, groups: Container[str], aliases: Mapping[str, str]
+) -> None:
     """Change one setting, which must be there unless the override begins with a plus."""
-    key, adds = override.key_or_group, override.is_add() or override.is_force_add()
+    adds, typed = override.is_add() or override.is_force_add(), override.key_or_group
+    key = aliases.get(typed, typed)
+    with open_dict(config):  # A former name in a file must not win over the command line.
+        for former in (former for former, name in aliases.items() if name == key):
+            config.pop(former, None)
     try:
         OmegaConf.update(config, key, override.value(), force_add=adds)
     except (ConfigAttributeError, ConfigKeyError, TypeError):

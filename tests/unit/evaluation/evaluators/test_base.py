@@ -21,7 +21,7 @@ from runtime.ranks import Ranks
 
 
 def all_rows(dataset: PuzzleDataset, preds: np.ndarray | None = None) -> AnsweredRows:
-    """All rows of a test set, answered with `preds` or with what is right."""
+    """Return all rows of a test set, answered with `preds` or with the right answers."""
     sets = dataset.sets.values()
     inputs, labels = (
         np.concatenate([getattr(arrays, name).astype(np.int32) for arrays in sets])
@@ -183,7 +183,7 @@ def test_mazes_are_judged_by_their_module(tmp_path: Path) -> None:
 
 
 class Spy:
-    """An evaluator that keeps what it is given."""
+    """An evaluator that keeps the rows it gets."""
 
     def begin(self) -> None:
         self.rows: list[AnsweredRows] = []
