@@ -42,7 +42,7 @@ def prepare(config: EvalConfig) -> Job:
     """Find the model, open the data, and check that they fit and that the result can be written.
 
     Raises:
-        CheckpointError, ConfigError, DatasetError: one of these is not so.
+        CheckpointError, ConfigError, DatasetError: one of these checks fails.
     """
     trained = find_trained_model(Path(config.checkpoint), warn)
     arch = trained.run.arch
@@ -206,7 +206,7 @@ def output_path(config: EvalConfig, trained: TrainedModel, differs: Sequence[str
         parts.append(f"seed{config.seed}")
     folder = trained.weights.parent
     if (address := parse_address(config.checkpoint)) is not None:
-        folder = Path("outputs", address.folder_name)  # The Hub's cache is not ours to write into.
+        folder = Path("outputs", address.folder_name)  # Do not write into the Hub's cache.
     return folder / f"{'_'.join(parts)}.json"
 
 

@@ -115,10 +115,10 @@ def _act_on_main(action: Callable[[], None], place: Path, ranks: Ranks) -> None:
 
 
 def make_own_folder(folder: Path) -> None:
-    """Create a folder with a name of our choice.
+    """Create a folder, and refuse a symbolic link in its place.
 
     Raises:
-        OSError: it cannot be created, or the name is a symbolic link.
+        OSError: it cannot be created, or is a link.
     """
     folder.mkdir(parents=True, exist_ok=True)
     require_no_link(folder)
@@ -130,7 +130,7 @@ def as_line(content: object) -> str:
 
 
 def write_json_files(folder: Path, files: Mapping[str, Callable[[], object]], ranks: Ranks) -> None:
-    """Write the JSON files of evaluators into a folder with a name of our choice. All ranks call.
+    """Write the JSON files of evaluators into a folder, which must not be a link. All ranks call.
 
     Args:
         files: functions that return the JSON-ready content, by file name; only rank 0 calls them.

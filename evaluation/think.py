@@ -26,7 +26,7 @@ from runtime.ranks import Ranks
 from runtime.streams import Stream, random_words
 
 NUM_ANSWERS = 32
-"""The answers after this many steps, from the first, are kept."""
+"""Answers are kept for this many steps, from the first."""
 
 
 Forward = Callable[..., LossOutput]
@@ -112,7 +112,7 @@ def row_keys(stream: Stream, seed: int, first_row: int, count: int, chain: int =
 def with_draws(
     arrays: dict[str, np.ndarray], model: ACTLossHead, seed: int, first_row: int, chain: int = 0
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a batch; if the model draws random numbers, with the keys of its rows.
+    """Return the arrays of a batch, with the keys of its rows if the model draws random numbers.
     The batch begins at row `first_row` of its set.
     """
     if not model.model.inner.draws_numbers:
@@ -231,7 +231,7 @@ def _all_steps(
             right.append(Targets.of(carry.examples, logits).whole_right.float())
             if len(answers) < NUM_ANSWERS:
                 answers.append(logits.argmax(-1).short())
-    assert carry is not None  # A model takes a step at least.
+    assert carry is not None  # A model takes at least one step.
     if not right:
         return carry, None, None
     return carry, torch.stack(right, -1), torch.stack(answers, 1)

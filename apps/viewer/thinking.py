@@ -65,8 +65,8 @@ class Thinker:
     ) -> None:
         """Solve a puzzle and report each event to `tell`: a `frame` for the puzzle and for each
         step; then `done`, the frames of the chain that answers, with the first frame of the final
-        answer (`settled`), a `summary`, the number of this `thought` for `saved`,
-        and the step of the checkpoint; or an `error`.
+        answer (`settled`), a `summary`, the number of this `thought` for `saved`, and the
+        step of the checkpoint; or an `error`.
         """
         self._newest = number = next(self._numbers)
 

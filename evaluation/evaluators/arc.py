@@ -12,7 +12,7 @@ number of ranks changes a bit of any result.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,7 +108,8 @@ class PuzzleNames:
             raise DatasetError(f"{self._source}: identifier {identifier}: {error}") from None
 
 
-class Votes(NamedTuple):
+@dataclass(frozen=True)
+class Votes:
     """The votes for a grid, and the mean of their sigmoid(q_halt), correctly rounded."""
 
     key: bytes
