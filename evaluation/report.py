@@ -21,8 +21,8 @@ from models.metrics import as_reported, is_loss
 from runtime.errors import ConfigError
 from runtime.files import write_together
 
-_COLUMNS = ("exact_accuracy", "accuracy", "q_halt_accuracy", "steps", "lm_loss", "q_halt_loss")
-_WITH_INTERVAL = ("exact_accuracy", "accuracy", "q_halt_accuracy")
+_SHARES = ("exact_accuracy", "accuracy", "q_halt_accuracy")
+_MEANS = ("steps", "lm_loss", "q_halt_loss")
 _RECORDED = ("clues", "exact_accuracy", "accuracy", "steps", "q_halt")
 
 
@@ -139,23 +139,19 @@ def as_csv(
 
 def as_text(evaluation: Evaluation) -> str:
     """Return a table of the sets, shares with 95 % intervals, and the metrics of evaluators."""
-    lines = [
-        [set_name, result.count, *(_cell(result, name) for name in _COLUMNS)]
-        for set_name, result in evaluation.sets.items()
-    ]
+    lines = []
+    for set_name, result in evaluation.sets.items():
+        own = result.metrics
+        means = (own[name].value if name in own else None for name in _MEANS)
+        lines.append([set_name, result.count, *map(own.get, _SHARES), *means])
     explained = "in brackets: 95 % confidence intervals"
-    text = table.as_text(["set", "count", *_COLUMNS], lines, explained)
+    text = table.as_text(["set", "count", *_SHARES, *_MEANS], lines, explained)
     if not evaluation.findings:
         return text
     found = evaluation.metrics
     width = max(map(len, found), default=0)
     metrics = [f"{name.ljust(width)}  {value:.4f}" for name, value in found.items()]
     return "\n".join([text, "", "\n".join(metrics)])
-
-
-def _cell(result: SetResult, name: str) -> table.Cell:
-    estimate = result.metrics.get(name)
-    return estimate if estimate is None or name in _WITH_INTERVAL else estimate.value
 
 
 # Writing and printing

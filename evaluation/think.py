@@ -28,7 +28,6 @@ from runtime.streams import Stream, random_words
 NUM_ANSWERS = 32
 """Answers are kept for this many steps, from the first."""
 
-
 Forward = Callable[..., LossOutput]
 """One ACT step of a model with its loss, plain or compiled; called like `ACTLossHead.forward`."""
 
