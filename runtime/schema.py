@@ -13,8 +13,8 @@ class Schema(BaseModel):
     """A frozen configuration section that rejects unknown keys, infinity and NaN. The string
     below a field is its comment in the YAML file that `make config` writes.
 
-    A setting that was renamed has its former name as `serialization_alias`: that name is an alias
-    that may still be set, and the name in files that other programs read.
+    A setting that was renamed has its former name as `serialization_alias`. The former name can
+    still be set, and files that other programs read keep it.
     """
 
     model_config = ConfigDict(
@@ -41,9 +41,10 @@ class Schema(BaseModel):
         for former, name in cls.aliases().items():
             if former in given:
                 value, default = given.pop(former), cls.model_fields[name].default
-                if (other := given.get(name, default)) not in (value, default):
+                other = given.get(name, default)
+                if default not in (value, other) and value != other:
                     raise ValueError(two_names(former, value, name, other))
-                given[name] = value
+                given[name] = other if value == default else value
         return given
 
 

@@ -123,9 +123,10 @@ def _set(
     """Change one setting, which must be there unless the override begins with a plus."""
     adds, typed = override.is_add() or override.is_force_add(), override.key_or_group
     key = aliases.get(typed, typed)
-    with open_dict(config):  # A former name in a file must not win over the command line.
-        for former in (former for former, name in aliases.items() if name == key):
-            config.pop(former, None)
+    for former, name in aliases.items():
+        if name == key and former in config:  # In a file; the command line comes after files.
+            with open_dict(config):
+                config[key] = config.pop(former)
     try:
         OmegaConf.update(config, key, override.value(), force_add=adds)
     except (ConfigAttributeError, ConfigKeyError, TypeError):

@@ -6,6 +6,7 @@ import pytest
 from evaluation.config import EvalConfig, SolveConfig
 from runtime.errors import ConfigError
 from training.config.composition import load_config
+from training.config.source import CONFIG_DIR
 
 
 def test_the_defaults_are_those_of_the_schemas() -> None:
@@ -80,9 +81,14 @@ def test_former_names_are_accepted_in_files_and_the_command_line_comes_after_the
         ("breadth: 8", ["chains=1"], [1]),
         ("breadth: 8", ["breadth=2"], [2]),
         ("chains: 8", ["breadth=2"], [2]),
+        ("breadth: [1]\nchains: 8", [], [8]),
     ):
         file.write_text(f"defaults: [cfg_evaluate, _self_]\n{text}\n")
         assert load_config(EvalConfig, "mine", [*asked, *overrides]).chains == chains
+    # A copy of the whole file, as it was before.
+    written = (CONFIG_DIR / "cfg_evaluate.yaml").read_text()
+    file.write_text(written.replace("\nsteps:", "\ndepth:").replace("\nchains:", "\nbreadth:"))
+    assert load_config(EvalConfig, "mine", [*asked, "steps=4"]).steps == [4]
     file.write_text("defaults: [cfg_evaluate, _self_]\nbreadth: 8\nchains: 4\n")
     with pytest.raises(ConfigError, match="breadth=8 and chains=4 are the same setting"):
         load_config(EvalConfig, "mine", asked)
