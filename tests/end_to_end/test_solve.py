@@ -92,7 +92,7 @@ def test_each_puzzle_gets_its_moving_picture(
     out = capsys.readouterr().out
     for number in (1, 2):
         path = tmp_path / f"out-{number}.gif"
-        # The puzzle, the steps up to the last that changed something, and what came of it.
+        # The puzzle, the steps up to the last change, and the verdict.
         with Image.open(path) as image:
             assert 3 <= image.n_frames <= 5
             assert f"written: {path} (" in out

@@ -75,8 +75,8 @@ def test_perfect_answers_solve_every_task(arc_data: Path) -> None:
 
 
 def test_identifiers_of_a_second_folder_are_shifted(arc_data: Path, own_arc: Path) -> None:
-    # The first folder has a name more: shifted by any other number, the identifiers of the second
-    # say another augmentation.
+    # The first folder has one more name, so a wrong shift would give identifiers of the second
+    # folder another augmentation.
     names = json.loads((own_arc / "identifiers.json").read_text())
     (own_arc / "identifiers.json").write_text(json.dumps([*names, "unused"]))
     for split in ("train", "test"):
