@@ -164,7 +164,7 @@ def evaluate(
             if save is not None:
                 save.write(answered.set_name, step, answered.count)
             if evaluators or answers is not None:
-                _hand_on(answered, step, first_row, evaluators, answers, model)
+                _pass_on(answered, step, first_row, evaluators, answers, model)
     sets, records = values.finish(batches.num_examples, ranks)
     findings = {name: one.finish(ranks.gather_objects) for name, one in evaluators.items()}
     recorded = answers.finish(ranks.gather_objects) if answers else {}
@@ -214,7 +214,7 @@ class _Values:
         }, records
 
 
-def _hand_on(
+def _pass_on(
     answered: AnsweredBatch,
     step: LossOutput,
     first_row: int,

@@ -18,7 +18,7 @@ from pydantic import Field
 from apps.reports.asking import note_on
 from apps.reports.boards import Board, asked, draw, draw_panels, panels_of
 from apps.viewer.shelf import MISTAKES, Model, Shelf, at, label
-from apps.viewer.thinking import Asked, Event, Thinker, svg_of
+from apps.viewer.thinking import Event, Options, Thinker, svg_of
 from dataset.kinds.base import Puzzle
 from dataset.kinds.sudoku import SUDOKU
 from evaluation.puzzles import parse_puzzle
@@ -44,7 +44,7 @@ _HEADERS = {
 }
 
 
-class Typed(Schema):
+class GivenPuzzle(Schema):
     """A puzzle: its text if it was typed or drawn, or the row of a data set."""
 
     text: str = Field("", max_length=200_000)
@@ -54,10 +54,10 @@ class Typed(Schema):
 
 class PuzzleRequest(Schema):
     model: CountOrZero
-    puzzle: Typed
+    puzzle: GivenPuzzle
 
 
-class ThinkRequest(PuzzleRequest, Asked):
+class ThinkRequest(PuzzleRequest, Options):
     """A puzzle for a model to solve, with settings."""
 
 
@@ -95,8 +95,8 @@ class Server(ThreadingTCPServer):
     request_queue_size = 64
 
     def __init__(self, find: Callable[[], Shelf], port: int) -> None:
-        self.desk = _Desk(find)
-        super().__init__(("127.0.0.1", port), partial(_Handler, self.desk))
+        self.api = _Api(find)
+        super().__init__(("127.0.0.1", port), partial(_Handler, self.api))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing: the client has closed the connection."""
@@ -107,8 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     timeout = 10.0  # Seconds to wait for the next byte.
 
-    def __init__(self, desk: "_Desk", *given: Any) -> None:
-        self._desk = desk
+    def __init__(self, api: "_Api", *given: Any) -> None:
+        self._api = api
         super().__init__(*given)
 
     def do_GET(self) -> None:
@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._say("there is no such page", 404)
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
-            answered = getattr(self._desk, name)(_parsed(body))
+            answered = getattr(self._api, name)(_parsed(body))
         except MISTAKES as error:
             return self._say(str(error), 400)
         except Exception as error:
@@ -191,7 +191,7 @@ def _parsed(body: bytes) -> Any:
     return sent
 
 
-class _Desk:
+class _Api:
     """The answers to the page's requests; each method takes a parsed request."""
 
     def __init__(self, find: Callable[[], Shelf]) -> None:
@@ -202,20 +202,20 @@ class _Desk:
         """Look for models, data sets and records, and list them."""
         shelf = self._shelf = self._shelf.with_more(self._find())
         return {
-            "models": [_told(model.name, lambda m=model: m.told(shelf)) for model in shelf.models],
-            "data": [_told(data.name, lambda d=data: {"kind": d.kind.name}) for data in shelf.data],
+            "models": [_named(m.name, lambda m=m: m.facts(shelf)) for m in shelf.models],
+            "data": [_named(d.name, lambda d=d: {"kind": d.kind.name}) for d in shelf.data],
             "records": [{"name": f"{r.name}: {r.data.name}"} for r in shelf.records],
         }
 
     def board(self, sent: Any) -> Event:
         """Draw a puzzle with the demonstrations of its task, its text and a note on it."""
         request = validate(PuzzleRequest, sent)
-        typed, puzzle = request.puzzle, self._puzzle(request.puzzle, self._model(request.model))
-        told = {"svg": svg_of(asked(puzzle)), "text": _text(puzzle), "note": note_on(puzzle)}
-        if typed.data is None:
-            return {**told, "label": "", "pairs": []}
-        pairs = self._shelf.data[typed.data].demonstrations(puzzle)
-        return {**told, "label": label(puzzle), "pairs": [_pair_drawn(pair) for pair in pairs]}
+        given, puzzle = request.puzzle, self._puzzle(request.puzzle, self._model(request.model))
+        drawn = {"svg": svg_of(asked(puzzle)), "text": _text(puzzle), "note": note_on(puzzle)}
+        if given.data is None:
+            return {**drawn, "label": "", "pairs": []}
+        pairs = self._shelf.data[given.data].demonstrations(puzzle)
+        return {**drawn, "label": label(puzzle), "pairs": [_pair_drawn(pair) for pair in pairs]}
 
     def example(self, sent: Any) -> Event:
         """Choose a puzzle for a model: from its own test data if possible, else from other data;
@@ -271,21 +271,21 @@ class _Desk:
     def _model(self, number: int) -> Model:
         return at(self._shelf.models, number, "model")
 
-    def _puzzle(self, typed: Typed, model: Model) -> Puzzle:
+    def _puzzle(self, given: GivenPuzzle, model: Model) -> Puzzle:
         """Return the puzzle of a request.
 
         Raises:
             DatasetError: it is not a puzzle, or the model does not read it.
         """
         kind, facts = model.kind, model.trained.facts
-        if typed.data is not None:
-            data = at(self._shelf.data, typed.data, "data set")
-            puzzle = model.as_known(data.puzzles([typed.row])[0])
+        if given.data is not None:
+            data = at(self._shelf.data, given.data, "data set")
+            puzzle = model.as_known(data.puzzles([given.row])[0])
         elif kind and not kind.board(model.size).hint:
             raise DatasetError(f"{kind.name} puzzles cannot be typed: choose one of a data set")
         else:
             try:
-                puzzle = parse_puzzle(typed.text, kind)
+                puzzle = parse_puzzle(given.text, kind)
             except ValueError as error:
                 raise DatasetError(str(error)) from None
         if kind is not None and puzzle.kind is not kind:
@@ -296,10 +296,10 @@ class _Desk:
         return puzzle
 
 
-def _told(name: str, tell: Callable[[], Event]) -> Event:
-    """Return a name with the result of `tell`, or with its error."""
+def _named(name: str, describe: Callable[[], Event]) -> Event:
+    """Return a name with its description, or with the error if that fails."""
     try:
-        return {"name": name, **tell()}
+        return {"name": name, **describe()}
     except MISTAKES as error:
         return {"name": name, "error": str(error)}
 

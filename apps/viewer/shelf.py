@@ -105,7 +105,7 @@ class Model:
         known = self.identifiers if data.kind is ARC else None
         return None if known is None else set(known)
 
-    def told(self, shelf: "Shelf") -> dict[str, Any]:
+    def facts(self, shelf: "Shelf") -> dict[str, Any]:
         """Return the facts for the page."""
         trained, kind = self.trained, self.kind or SUDOKU
         data, records = shelf.offered(self)

@@ -35,8 +35,8 @@ _MOST_FRAMES = 300
 Event = dict[str, Any]
 
 
-class Asked(Schema):
-    """The settings on the page.
+class Options(Schema):
+    """The options on the page.
 
     Attributes:
         steps: ACT steps; None: as in training.
@@ -61,7 +61,7 @@ class Thinker:
         self._newest, self._frames = 0, list[Frame]()
 
     def think(
-        self, trained: TrainedModel, puzzle: Puzzle, asked: Asked, tell: Callable[[Event], object]
+        self, trained: TrainedModel, puzzle: Puzzle, asked: Options, tell: Callable[[Event], object]
     ) -> None:
         """Solve a puzzle and report each event to `tell`: a `frame` for the puzzle and for each
         step; then `done`, the frames of the chain that answers, with the first frame of the final
@@ -136,7 +136,7 @@ def verdict_on(board: Board) -> str:
 
 
 def _think(
-    trained: TrainedModel, puzzle: Puzzle, settings: Asked, tell: Callable[[Event], None]
+    trained: TrainedModel, puzzle: Puzzle, settings: Options, tell: Callable[[Event], None]
 ) -> tuple[list[Frame], str]:
     """Return the frames of the chain that answers, and a summary."""
     device = torch.device(resolve_device("auto"))
@@ -151,7 +151,7 @@ def _think(
 def _reason(
     trained: TrainedModel,
     puzzle: Puzzle,
-    asked: Asked,
+    asked: Options,
     device: torch.device,
     tell: Callable[[Event], None],
 ) -> tuple[list[Frame], str]:
@@ -190,7 +190,7 @@ def _reason(
 def _search(
     trained: TrainedModel,
     puzzle: Puzzle,
-    asked: Asked,
+    asked: Options,
     device: torch.device,
     tell: Callable[[Event], None],
 ) -> tuple[list[Frame], str]:

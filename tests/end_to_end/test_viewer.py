@@ -20,7 +20,7 @@ from apps.reports.frames import Frame
 from apps.viewer import command as viewer
 from apps.viewer.server import Server, _Handler
 from apps.viewer.shelf import find
-from apps.viewer.thinking import Asked, Thinker, shown
+from apps.viewer.thinking import Options, Thinker, shown
 from dataset.build_arc_dataset import main as build_arc
 from dataset.build_maze_dataset import main as build_mazes
 from dataset.kinds.sudoku import SUDOKU
@@ -398,11 +398,11 @@ def test_a_new_question_ends_the_one_before(sudoku_run: Path, sudoku_data: Path)
         if len(first) == 2:
             begun.set()
 
-    asked = (trained, puzzle, Asked(steps=1024), tell)
+    asked = (trained, puzzle, Options(steps=1024), tell)
     thinking = threading.Thread(target=thinker.think, args=asked)
     thinking.start()
     assert begun.wait(60)
-    thinker.think(trained, puzzle, Asked(steps=2), second.append)
+    thinker.think(trained, puzzle, Options(steps=2), second.append)
     thinking.join()
     assert second[-1]["done"][-1]["title"] == "ACT step 2 of 2"
     titles = [event["frame"]["title"] for event in first[:2]]
@@ -528,7 +528,7 @@ def test_a_typed_sudoku_is_solved_by_the_newest_checkpoint(
     verdict, told = solved(page), list[Any]()
     chosen = element(page, "model").find_element("css selector", "option:checked")
     assert chosen.text == f"{sudoku_run}, step 1,300 (Sudoku)"
-    Thinker().think(find([sudoku_run], []).models[0].trained, puzzle, Asked(), told.append)
+    Thinker().think(find([sudoku_run], []).models[0].trained, puzzle, Options(), told.append)
     last = told[-1]["done"][-1]
     assert verdict == last["verdict"]
     assert digits_of(page) == "".join(re.findall(r">([^<]*)</text>", last["svg"]))
