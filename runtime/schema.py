@@ -12,9 +12,6 @@ from runtime.text import shown
 class Schema(BaseModel):
     """A frozen configuration section that rejects unknown keys, infinity and NaN. The string
     below a field is its comment in the YAML file that `make config` writes.
-
-    A setting that was renamed has its former name as `serialization_alias`. The former name can
-    still be set, and files that other programs read keep it.
     """
 
     model_config = ConfigDict(
@@ -28,7 +25,9 @@ class Schema(BaseModel):
 
     @classmethod
     def aliases(cls) -> dict[str, str]:
-        """Return the present name of each former name."""
+        """Return the present name of each former name. A renamed setting has its former name as
+        `serialization_alias`; it can still be set, and files that other programs read keep it.
+        """
         fields = cls.model_fields.items()
         return {field.serialization_alias: n for n, field in fields if field.serialization_alias}
 

@@ -2,8 +2,9 @@
 
 import copy
 import functools
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -86,9 +87,8 @@ def compose_runs(
         settings = [o for o in overrides if not (o.key_or_group in groups or is_of_hydra(o))]
         choices = [str(o.input_line) for o in overrides if o not in settings]
         config = copy.deepcopy(of_files(*choices))
-        _require_one_name(schema, settings)
-        for override in settings:
-            _set(config, override, groups, schema.aliases())
+        for override in _without_aliases(schema, config, settings):
+            _set(config, override, groups)
         composed.append(config)
     return composed
 
@@ -108,25 +108,30 @@ def _by_hydra(
     return source.compose([*usual, *lines], **options)
 
 
-def _require_one_name(schema: type[Schema], overrides: Sequence[Override]) -> None:
-    """Raise ConfigError if a setting has different values under its former name and its name."""
-    values = {override.key_or_group: override.get_value_string() for override in overrides}
-    for former, name in schema.aliases().items():
+@_explained()
+def _without_aliases(
+    schema: type[Schema], config: DictConfig, overrides: Sequence[Override]
+) -> list[Override]:
+    """Return overrides with the present names of settings, and rename the same settings in `config`
+    if it has their former names.
+
+    Raises:
+        ConfigError: a setting has different values under its former name and its name.
+    """
+    values, aliases = {o.key_or_group: o.get_value_string() for o in overrides}, schema.aliases()
+    for former, name in aliases.items():
         if former in values and values.get(name, values[former]) != values[former]:
             raise ConfigError(two_names(former, values[former], name, values[name]))
+        if former in config and not values.keys().isdisjoint((former, name)):
+            with open_dict(config):
+                config[name] = config.pop(former)
+    return [replace(o, key_or_group=aliases.get(o.key_or_group, o.key_or_group)) for o in overrides]
 
 
 @_explained()
-def _set(
-    config: DictConfig, override: Override, groups: Container[str], aliases: Mapping[str, str]
-) -> None:
+def _set(config: DictConfig, override: Override, groups: Container[str]) -> None:
     """Change one setting, which must be there unless the override begins with a plus."""
-    adds, typed = override.is_add() or override.is_force_add(), override.key_or_group
-    key = aliases.get(typed, typed)
-    for former, name in aliases.items():
-        if name == key and former in config:  # In a file; the command line comes after files.
-            with open_dict(config):
-                config[key] = config.pop(former)
+    key, adds = override.key_or_group, override.is_add() or override.is_force_add()
     try:
         OmegaConf.update(config, key, override.value(), force_add=adds)
     except (ConfigAttributeError, ConfigKeyError, TypeError):
