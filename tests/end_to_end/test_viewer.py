@@ -645,7 +645,7 @@ def test_a_link_opens_the_puzzle_again(page: Any) -> None:
     until(page, lambda: element(page, "puzzle").text == "puzzle 3")
     page.get("about:blank")
     page.get(address.partition("#")[0] + "#model=<b>gone")
-    until(page, lambda: element(page, "message").text.endswith("is not here: <b>gone"))
+    until(page, lambda: element(page, "message").text.endswith("model of this link: <b>gone"))
 
 
 @pytest.mark.slow
