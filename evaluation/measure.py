@@ -137,8 +137,7 @@ def evaluate(
     show_progress: bool = False,
     seed: int = 0,
 ) -> Evaluation:
-    """Measure a model on all sets of `batches`. Every rank returns the same figures, which do not
-    depend on the number of ranks.
+    """Measure a model on all sets of `batches`; the number of ranks does not change the figures.
 
     Args:
         forward, halting, seed: see `answered_batches`.
