@@ -45,7 +45,7 @@ demo-arc: $(READY) ## Train on ten ARC tasks and score the votes over their augm
 
 # The first puzzle takes the demo's model several steps, the second takes the lattice several guesses.
 pictures: $(READY) ## Make the docs' pictures, except the viewer's, from the runs of demo and demo-extreme (needs Chromium)
-	$(PY) -m scripts.solve checkpoint=checkpoints/sudoku-demo depth=10 animate=docs/pictures/thinking.gif \
+	$(PY) -m scripts.solve checkpoint=checkpoints/sudoku-demo steps=10 animate=docs/pictures/thinking.gif \
 		puzzle=2.....51..4..1...9...5..7......7.694..6.9.....3..6.2....58.....6.....8.3.82.379.1
 	$(PY) -m scripts.solve checkpoint=checkpoints/lattice-demo search.chains=1 animate=docs/pictures/deducing.gif \
 		puzzle=.2...6...78.........53.7.6...2.8......37...94.....2.7..3....1.7...49....45.......

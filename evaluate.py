@@ -3,7 +3,7 @@
 PATH is a run's folder (its newest good checkpoint), a checkpoint in it, or a published `step_N`
 file. With several processes: torchrun --nproc-per-node N evaluate.py checkpoint=PATH.
 
-Needs neither the training data nor an optimizer. What can be checked is checked before torch is
+It needs neither the training data nor an optimizer. Settings and data are checked before torch is
 loaded, so that mistakes are reported within a few seconds.
 """
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def main(overrides: list[str]) -> None:
-    """Compose, validate, check everything that needs no torch, then evaluate."""
+    """Compose and check the settings and the data, then evaluate."""
     run(prepare(load_config(EvalConfig, "cfg_evaluate", overrides)))
 
 
 def run(job: Job) -> None:
-    """Load torch and the model, measure it, and report on rank 0."""
+    """Load torch and the model, measure it, and report the result on rank 0."""
     from evaluation import measure
     from models.operations import act_step_flop
     from models.registry import compiled_forward
@@ -58,9 +58,9 @@ def run(job: Job) -> None:
         def operations() -> float:
             rows = len(batches) * batches.local_batch_size
             act_step = act_step_flop(arch, job.trained.facts or job.facts)
-            if config.search.chains:  # A puzzle is seldom done before it took so many rounds.
+            if config.search.chains:  # Most puzzles take at least 10 rounds.
                 return 10 * config.search.chains * rows * act_step
-            return max(config.breadth) * rows * model.model.eval_max_steps * act_step
+            return max(config.chains) * rows * model.model.eval_max_steps * act_step
 
         compiling = choose_compiling(config.compile, device_type, operations=operations)
         compiling = ranks.broadcast_object(compiling)
@@ -82,7 +82,7 @@ def run(job: Job) -> None:
 def facts_of(
     job: Job, arch: "ArchConfig", model: "ACTLossHead", weights: str | None, fingerprint: str
 ) -> dict[str, Any]:
-    """Return what a result says of what was measured, and how."""
+    """Return the first part of a result: the checkpoint, the model, the data and the settings."""
     trained, config = job.trained, job.config
     return {
         "checkpoint": trained.origin or str(trained.weights),
@@ -101,18 +101,18 @@ def facts_of(
 
 
 def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[ArchConfig, ACTLossHead, bool]":
-    """Load the model on all ranks; returns its architecture, the model, and whether the run kept an
+    """Load the model on all ranks. Return its architecture, the model, and whether the run kept an
     average.
 
     Raises:
-        CheckpointError: on all ranks.
+        CheckpointError: a rank cannot load it, or found another checkpoint; raised on all ranks.
     """
     from models.registry import arch_on_device
 
     config, trained, source = job.config, job.trained, str(job.dataset.split_dirs[0])
     overrides, averaged = config.arch_overrides, config.weights == "averaged"
-    if config.depth is not None:
-        overrides = overrides.model_copy(update={"halt_max_steps": max(config.depth)})
+    if config.steps is not None:
+        overrides = overrides.model_copy(update={"halt_max_steps": max(config.steps)})
     failure, loaded, found = None, None, ""
     try:
         arch = arch_on_device(trained.run.arch, device_type, overrides)
@@ -122,7 +122,7 @@ def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[ArchConfig, ACTLo
         failure = error
     if ranks.any(loaded is None) or loaded is None:
         raise failure or CheckpointError(f"{trained.weights}: another rank cannot read it")
-    # A published file is large. While the run goes on, a rank may see a newer one.
+    # While a run goes on, a rank may find a newer checkpoint. The digest of a large one takes time.
     with suppress(OSError):
         found = trained.digest() if ranks.world_size > 1 else ""
     if others := ", ".join(map(str, ranks.differing(found))):

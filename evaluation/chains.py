@@ -1,7 +1,8 @@
-"""Thinking longer: several chains for each puzzle, read at several depths, and one that answers.
+"""Thinking longer: more ACT steps, and several chains for each puzzle; one of them answers.
 
-A chain is a run of the model on one puzzle. The deepest one serves all shallower depths, and of the
-widest choice the first chains serve all narrower ones. The first chain sees the puzzle as it is.
+A chain is one run of the model on one puzzle; the first chain sees the puzzle as it is. Answers are
+read at several depths (numbers of steps). The longest chains give the results of all depths, and
+the first chains of many give the results of fewer chains.
 
 Shape letters: C chains, D depths, b rows of a rank's batch, S cells.
 """
@@ -29,13 +30,14 @@ from runtime.progress import bar
 from runtime.ranks import Ranks
 
 
-class Found(NamedTuple):
-    """What chains say: after each depth, and where they halt.
+class ChainResult(NamedTuple):
+    """The answers of chains at each depth, and at their halt.
 
     Attributes:
-        preds: [C, D, b, S] tokens of the puzzle itself; `at_halt` [C, b, S] those at the halt.
+        preds: [C, D, b, S] tokens, turned back from the view that the chain saw.
+        at_halt: [C, b, S] the same at the halt.
         q_halt: float32 [C, D, b].
-        residual: float32 [C, D, b], how much the last step changed the answer's latent, as a share.
+        residual: float32 [C, D, b], see `residual_of`.
         halt: int64 [C, b], the step after which a chain halts; 0: it never does.
     """
 
@@ -47,16 +49,20 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What one depth, breadth and choice is worth on a set: shares of the labelled puzzles.
+class ChainScores:
+    """The scores of one number of steps, number of chains and choice on a set. JSON files have
+    these names.
 
     Attributes:
-        single: right in the first chain.
-        selected: right in the chain that was chosen.
-        oracle: right in any of the chains.
-        spurious: the chosen answer is wrong although a right one was there.
-        calls: ACT steps of the model for each puzzle.
-        seconds: of this evaluation for each puzzle of the set, compiling included.
+        depth: number of steps.
+        breadth: number of chains.
+        num_puzzles: puzzles with labels; the shares are of these.
+        single: share that the first chain gets right.
+        selected: share that the chosen chain gets right.
+        oracle: share that any chain gets right.
+        spurious: share that the chosen chain gets wrong although another gets it right.
+        calls: ACT steps for each puzzle, over all chains.
+        seconds: time for each puzzle of the set, compiling included.
     """
 
     set_name: str
@@ -72,41 +78,49 @@ class Figures:
     seconds: float
 
 
-def chosen(select: Choice, found: Found, depth: int, steps: int) -> np.ndarray:
-    """Return int64 [b], the chain of each row that answers at the `depth` with this number, after
-    so many `steps`. Among equals the surest answers, then the first.
+def chosen(select: Choice, result: ChainResult, depth: int, steps: int) -> np.ndarray:
+    """Return the chain that answers each row, int64 [b]. Among equals the surest one answers, then
+    the first.
+
+    Args:
+        depth: index of the depth in `result`.
+        steps: the number of steps at this depth.
     """
-    q = found.q_halt[:, depth]
+    q = result.q_halt[:, depth]
     if select == "residual":
-        return found.residual[:, depth].argmin(0)
+        return result.residual[:, depth].argmin(0)
     if select == "majority":
-        preds = found.preds[:, depth]
-        # [C, b], each its own too; of all pairs at once there would be too many cells.
+        preds = result.preds[:, depth]
+        # [C, b], chain by chain: comparing all pairs of chains at once would need too much memory.
         votes = np.stack([(preds == own).all(-1).sum(0) for own in preds])
         return np.lexsort((-q, -votes), axis=0)[0]
     if select == "first_halt":
-        halt = np.where((found.halt > 0) & (found.halt <= steps), found.halt, steps + 1)
+        halt = np.where((result.halt > 0) & (result.halt <= steps), result.halt, steps + 1)
         return np.lexsort((-q, halt), axis=0)[0]
     return q.argmax(0)
 
 
 def ends_of(select: Choice, halt: np.ndarray, steps: int) -> np.ndarray:
-    """Return the step at which each chain is read, of the shape of `halt`. `halt` is the step at
+    """Return the step at which each chain is read, in the shape of `halt`. `halt` is the step at
     which it halted, or 0 if it never did.
     """
     stops = (halt > 0) & (halt < steps) & (select == "first_halt")
     return np.where(stops, halt, steps)
 
 
-def answers_of(select: Choice, found: Found, depth: int, steps: int) -> np.ndarray:
-    """Return the chosen answers, [b, S]; with `first_halt` those at the halt, if there is one."""
-    chains, rows = chosen(select, found, depth, steps), np.arange(found.halt.shape[1])
-    early = ends_of(select, found.halt, steps)[chains, rows] < steps
-    return np.where(early[:, None], found.at_halt[chains, rows], found.preds[chains, depth, rows])
+def answers_of(select: Choice, result: ChainResult, depth: int, steps: int) -> np.ndarray:
+    """Return the answers [b, S] of the chosen chains; with `first_halt` the answer at the halt, if
+    the chain halted.
+    """
+    chains, rows = chosen(select, result, depth, steps), np.arange(result.halt.shape[1])
+    early = ends_of(select, result.halt, steps)[chains, rows] < steps
+    return np.where(early[:, None], result.at_halt[chains, rows], result.preds[chains, depth, rows])
 
 
 def residual_of(before: Tensor, after: Tensor) -> Tensor:
-    """Return how much a step changed the answer's latent [B, T, D], as a share, float32 [B]."""
+    """Return the change of the answer's latent [B, T, D] in a step relative to its norm,
+    float32 [B].
+    """
     change = (after - before).float().flatten(1).norm(dim=1)
     return change / after.float().flatten(1).norm(dim=1)
 
@@ -120,40 +134,41 @@ def think_longer(
     views: Views | None,
     *,
     show_progress: bool = False,
-) -> list[Figures]:
-    """Measure a model on all sets at each depth and breadth; every rank returns the same.
+) -> list[ChainScores]:
+    """Score a model on all sets, for each number of steps and of chains. Every rank returns the
+    same scores.
 
     Args:
-        forward: `model` or its compiled form, whose `eval_max_steps` is the largest depth.
+        forward: `model` or its compiled form; its `eval_max_steps` is the largest depth.
         model: on the device of `ranks`; put into evaluation mode while this runs.
         views: of the puzzles, for `perturb=symmetry`.
     """
-    depths = sorted(set(settings.depth or [model.model.eval_max_steps]))
+    depths = sorted(set(settings.steps or [model.model.eval_max_steps]))
     lines: list[tuple[int, int, Choice]] = [
-        (depth, breadth, select)
+        (depth, num_chains, select)
         for depth in depths
-        for breadth in sorted(set(settings.breadth))
-        for select in _choices(settings, breadth)
+        for num_chains in sorted(set(settings.chains))
+        for select in _choices(settings, num_chains)
     ]
-    thinker = _Thinker(forward, model, ranks, settings, views, depths, lines)
+    runner = _ChainRunner(forward, model, ranks, settings, views, depths, lines)
     judged: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
     first_row = ranks.rank * batches.local_batch_size
     shown = bar(batches, "thinking", "batches", show=show_progress)
     with evaluating(model, ranks, first_row):
         for number, (name, batch, _, start) in enumerate(shown):
             ranks.mark(f"batch {number + 1} of the evaluation", long=True)
-            judged[name].append(thinker.judge(batch, start + first_row))
-    figures = list[Figures]()
+            judged[name].append(runner.judge(batch, start + first_row))
+    scores = list[ChainScores]()
     for name, of_batches in judged.items():
         right, seconds = (np.stack(parts) for parts in zip(*of_batches, strict=True))
-        figures += thinker.figures(name, right, seconds.sum(0), batches.num_examples[name])
-    return figures
+        scores += runner.scores(name, right, seconds.sum(0), batches.num_examples[name])
+    return scores
 
 
 @dataclass(frozen=True)
-class _Thinker:
-    """Lets chains think, on this rank; `lines` are the depths, breadths and choices that are
-    measured.
+class _ChainRunner:
+    """Runs chains on this rank's rows and judges their answers. `lines` are the numbers of steps,
+    numbers of chains and choices to score.
     """
 
     forward: Forward
@@ -165,52 +180,56 @@ class _Thinker:
     lines: Sequence[tuple[int, int, Choice]]
 
     def judge(self, batch: Batch, first_row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Let all chains think about a batch; returns which answers are right, bool [b, columns]:
-        whether the row is labelled, then single, selected and oracle of each line; and the seconds
-        that each chain took to each depth [C, D].
+        """Run all chains on a batch. Return bool [b, columns]: whether the row has labels, then
+        for each line whether the first, the chosen and any chain is right; and the seconds that
+        each chain took to reach each depth, [C, D].
         """
         rows = np.arange(first_row, first_row + len(batch.inputs))
-        seen = seen_by_chains(self.views, self.settings.seed, rows, max(self.settings.breadth))
+        seen = seen_by_chains(self.views, self.settings.seed, rows, max(self.settings.chains))
         chains = [self._chain(batch, first_row, *each) for each in enumerate(seen)]
-        *found, seconds = (np.stack(parts) for parts in zip(*chains, strict=True))
+        *parts, seconds = (np.stack(values) for values in zip(*chains, strict=True))
         judged = [(batch.labels != IGNORE_LABEL_ID).any(-1)]
-        for depth, breadth, select in self.lines:
-            few, number = Found(*(part[:breadth] for part in found)), self.depths.index(depth)
-            right = _right(few.preds[:, number], batch.labels)
-            answers = answers_of(select, few, number, depth)
+        for depth, num_chains, select in self.lines:
+            number, few = self.depths.index(depth), (part[:num_chains] for part in parts)
+            result = ChainResult(*few)
+            right = _right(result.preds[:, number], batch.labels)
+            answers = answers_of(select, result, number, depth)
             judged += [right[0], _right(answers, batch.labels), right.any(0)]
         return np.stack(judged, -1), seconds
 
-    def figures(
+    def scores(
         self, name: str, judged: np.ndarray, seconds: np.ndarray, num_examples: int
-    ) -> Iterator[Figures]:
-        """Yield the figures of a set, from what `judge` returned: of its batches [batches, b,
-        columns], and in all the time.
+    ) -> Iterator[ChainScores]:
+        """Yield the scores of a set.
+
+        Args:
+            judged: bool [batches, b, columns], from `judge`.
+            seconds: [C, D], the sum over all batches.
         """
         local = torch.from_numpy(judged).unsqueeze(0).float()
         by_rank = self.ranks.concat(local.to(self.ranks.device))  # [rank, batch, b, columns]
         rows = by_rank.transpose(0, 1).reshape(-1, local.shape[-1])[:num_examples]
         right = self.ranks.to_host(rows).numpy() > 0
         right = right[right[:, 0], 1:]
-        for number, (depth, breadth, select) in enumerate(self.lines if len(right) else ()):
+        for number, (depth, num_chains, select) in enumerate(self.lines if len(right) else ()):
             single, selected, oracle = right[:, 3 * number : 3 * number + 3].T
             shares = (single, selected, oracle, oracle & ~selected)
-            yield Figures(
+            yield ChainScores(
                 name,
                 depth,
-                breadth,
+                num_chains,
                 select,
                 len(right),
                 *(wilson(int(holds.sum()), len(holds)) for holds in shares),
-                calls=depth * breadth,
-                seconds=float(seconds[:breadth, self.depths.index(depth)].sum()) / num_examples,
+                calls=depth * num_chains,
+                seconds=float(seconds[:num_chains, self.depths.index(depth)].sum()) / num_examples,
             )
 
     def _chain(
         self, batch: Batch, first_row: int, chain: int, seen: Seen
     ) -> tuple[np.ndarray, ...]:
-        """Run one chain of each row; returns the parts of `Found` without C, and the seconds that
-        it took to each depth.
+        """Run one chain of each row. Return the parts of `ChainResult` without C, and the seconds
+        to each depth.
         """
         inputs, ids = seen.boards(batch.inputs), batch.puzzle_identifiers
         arrays = {"inputs": inputs, "puzzle_identifiers": ids}
@@ -242,13 +261,13 @@ class _Thinker:
         return preds, *halted, np.array(seconds)
 
 
-def _choices(settings: ThinkingSettings, breadth: int) -> list[Choice]:
-    several = list(dict.fromkeys(settings.select))
-    if breadth > 1:
-        return several
-    # A single chain leaves no choice but where it is read: at the depth, or at its halt.
-    at_depth = [select for select in several if select != "first_halt"][:1]
-    return [select for select in several if select == "first_halt" or select in at_depth]
+def _choices(settings: ThinkingSettings, num_chains: int) -> list[Choice]:
+    choices = list(dict.fromkeys(settings.select))
+    if num_chains > 1:
+        return choices
+    # A single chain can only be read at the last step or at its halt.
+    at_end = [select for select in choices if select != "first_halt"][:1]
+    return [select for select in choices if select == "first_halt" or select in at_end]
 
 
 def _right(preds: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -256,12 +275,13 @@ def _right(preds: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return ((preds == labels) | (labels == IGNORE_LABEL_ID)).all(-1)
 
 
-def as_text(figures: Sequence[Figures]) -> str:
-    """Return a line for each, shares with their 95 % intervals."""
-    names = ("depth", "breadth", "select", "single", "selected", "oracle", "spurious", "calls")
+def as_text(scores: Sequence[ChainScores]) -> str:
+    """Return a table of scores, shares with their 95 % intervals."""
+    names = ("select", "single", "selected", "oracle", "spurious", "calls")
     lines = [
-        [one.set_name, *(getattr(one, name) for name in names), f"{one.seconds:.3g}"]
-        for one in figures
+        [one.set_name, one.depth, one.breadth, *(getattr(one, name) for name in names)]
+        + [f"{one.seconds:.3g}"]
+        for one in scores
     ]
     explained = "in brackets: 95 % confidence intervals; calls and seconds: for each puzzle"
-    return table.as_text(["set", *names, "seconds"], lines, explained)
+    return table.as_text(["set", "steps", "chains", *names, "seconds"], lines, explained)

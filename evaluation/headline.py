@@ -1,5 +1,5 @@
-"""The one figure that stands for a result. Commands, lists, reports, cards and the tables of sweeps
-all ask here: ARC has pass@2, a search what it solved, anything else the exact accuracy.
+"""The headline: the one figure that stands for a result. It is the share solved for a search,
+pass@2 for ARC, and else the exact accuracy. All commands, reports and tables take it from here.
 """
 
 import os
@@ -15,16 +15,16 @@ MEASURES = {
     "arc/pass@2": "ARC pass@2",
     "exact_accuracy": "exact accuracy",
 }
-"""The measures by their names among figures, the first one that was measured counts."""
+"""The possible headlines by name; the first one that was measured counts."""
 
 
 def headline_of(figures: Container[str], prefix: str = "") -> str | None:
-    """Return which of the figures, named with a prefix such as `eval/`, is the headline."""
+    """Return the name of the headline among figures; names have a prefix such as `eval/`."""
     return next((prefix + key for key in MEASURES if prefix + key in figures), None)
 
 
 def measure_in_words(name: str) -> str:
-    """Return what a headline measures, by its name among figures; other names stay."""
+    """Return the words for the headline of this name; any other name is returned as it is."""
     return MEASURES.get(name.removeprefix("eval/"), name)
 
 
@@ -34,9 +34,9 @@ class Score:
 
     Attributes:
         name: of the measure, a key of MEASURES.
-        estimate: its value, with its 95 % interval where that is known.
-        count: of the puzzles that were measured; of ARC, the tasks.
-        wrong: of a search, the share that it answered wrongly.
+        estimate: its value, with its 95 % interval if known.
+        count: number of measured puzzles; for ARC, of tasks.
+        wrong: for a search, the share of wrong answers.
     """
 
     name: str
@@ -46,28 +46,28 @@ class Score:
 
     @property
     def counted(self) -> str:
-        """What was measured: 1,000 puzzles, 10 tasks; "" where that is not known."""
+        """The count in words: 1,000 puzzles, 10 tasks; "" if unknown."""
         thing = "task" if self.name == "arc/pass@2" else "puzzle"
         return f"{self.count:,} {thing}{'s' * (self.count != 1)}" if self.count else ""
 
     def __str__(self) -> str:
-        """The line that ends an evaluation's table."""
+        """The last line of an evaluation's output."""
         wrong = f", wrong {self.wrong.with_interval()}" if self.wrong else ""
         what = f", {self.counted}" if self.counted else ""
         return f"{MEASURES[self.name]}: {self.estimate.with_interval()}{wrong}{what}"
 
 
 def score_of(content: Mapping[str, Any]) -> Score | None:
-    """Return the headline of an evaluation's JSON, of any version; None where nothing was scored,
-    or where chains of several depths, breadths or choices were.
+    """Return the headline of an evaluation's JSON, of any version; None if nothing was scored, or
+    if there are chains with several numbers of steps, numbers of chains or choices.
     """
     return _of_search(content) or _of_votes(content) or _of_puzzles(content) or _of_chains(content)
 
 
 def arc_interval(share: float, num_tasks: int) -> Estimate:
-    """Return a mean over tasks of shares with its interval: Wilson's for so many trials. A share of
-    a task's test outputs varies no more than a yes or no of the same mean, so that the interval is
-    wide enough, also for few tasks; where tasks have one test output each it is Wilson's itself.
+    """Return the mean of the tasks' shares with its Wilson interval. A task's share of solved test
+    outputs varies at most as much as a yes or no with the same mean, so the interval is wide
+    enough, also for few tasks.
     """
     return replace(wilson(share * num_tasks, num_tasks), value=share)
 
@@ -87,7 +87,7 @@ def _of_chains(content: Mapping[str, Any]) -> Score | None:
 
 
 def _over_sets(lines: list[Any], name: str) -> tuple[Estimate, int] | None:
-    """Return a share over the puzzles of all sets, a line each, and their number."""
+    """Return a share over the puzzles of all sets (one of `lines` each), and their number."""
     known = [(estimate_of(at(one, name)), number(at(one, "num_puzzles"))) for one in lines]
     parts = [(share, int(count)) for share, count in known if share is not None and count]
     if len(parts) < 2:
@@ -121,30 +121,30 @@ def _of_puzzles(content: Mapping[str, Any]) -> Score | None:
 
 
 def weight_of(content: Mapping[str, Any], score: Score, own: Sequence[str]) -> tuple[float, ...]:
-    """Return a key by which the result that stands for a run is the largest: all of the run's own
-    test puzzles first, of these the newest weights measured as the run would; then the larger
-    sample; then other test data; then data of training.
+    """Return a key to order the results of a run; the largest one stands for the run. Results on
+    all of the run's own test puzzles come first, with the newest weights and with the run's own
+    settings; then larger samples; then other test data; then training data.
 
     Args:
-        own: the run's test folders, which hold `test`; none where they are not known.
+        own: the run's test folders, the parents of `test`; empty if unknown.
     """
     folders = [os.path.normpath(str(folder)) for folder in listed(content.get("data"))]
     is_test = any(folder.endswith("test") for folder in folders)
     wanted = [os.path.normpath(f"{folder}/test") for folder in own]
-    # They may be named from the root in one place only.
+    # One of the two paths may be relative.
     same = [f"/{a}".endswith(f"/{b}") or f"/{b}".endswith(f"/{a}") for a in folders for b in wanted]
     is_own = is_test and (not own or len(own) == len(folders) == sum(same))
-    told = differs(content)
-    is_whole = is_own and not any(part.startswith("first") for part in told)
+    different = differs(content)
+    is_whole = is_own and not any(part.startswith("first") for part in different)
     puzzles = number(at(content, "metrics", "count")) or score.count
     kind = -list(MEASURES).index(score.name)
     step = number(content.get("step")) or 0
-    return is_test + is_own + is_whole, not is_whole and puzzles, step, not told, kind
+    return is_test + is_own + is_whole, not is_whole and puzzles, step, not different, kind
 
 
 def differs(content: Mapping[str, Any]) -> list[str]:
-    """Return what a result was measured otherwise than its run would, as far as its version says
-    it, as names of files do.
+    """Return the differences from the run's own evaluations, as `Job.differs`, as far as results of
+    this version have them.
     """
     if isinstance(content.get("differs"), list):
         return list(map(str, content["differs"]))

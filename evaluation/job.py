@@ -1,5 +1,5 @@
-"""What an evaluation is to do, checked as far as needs no torch: which model, on which puzzles, and
-where the result goes.
+"""The job of an evaluation: which model, which puzzles, and where the result goes. All of it is
+checked without torch.
 """
 
 import tempfile
@@ -25,31 +25,31 @@ from training.tracking import warn
 
 @dataclass(frozen=True)
 class Job:
-    """An evaluation that has been checked as far as needs no torch."""
+    """An evaluation that has been checked without torch."""
 
     config: EvalConfig
     trained: TrainedModel
     dataset: PuzzleDataset
     facts: DataFacts
     evaluators: Mapping[str, Evaluator]
-    batch_size: int  # Puzzles at a time, over all ranks; a CUDA device may get more.
-    differs: list[str]  # What is measured otherwise than the run would, as names of files say it.
+    batch_size: int  # Puzzles at a time, over all ranks; may grow on CUDA.
+    differs: list[str]  # How it differs from the run's own evaluations; see `what_differs`.
     output: Path  # The JSON file to write.
-    views: Views | None  # Where chains see the puzzles in several.
+    views: Views | None  # Of the puzzles, if chains see them in several views.
 
 
 def prepare(config: EvalConfig) -> Job:
     """Find the model, open the data, and check that they fit and that the result can be written.
 
     Raises:
-        CheckpointError, ConfigError, DatasetError: names what is wrong.
+        CheckpointError, ConfigError, DatasetError: one of these checks fails.
     """
     trained = find_trained_model(Path(config.checkpoint), warn)
     arch = trained.run.arch
     if config.search.chains and not arch.searches:
         raise ConfigError(
-            f"search.chains: {trained.weights} is of arch={arch.name}, which neither strikes "
-            "candidates nor guesses; breadth=8 gives it several chains"
+            f"search.chains: {trained.weights} has arch={arch.name}, which cannot search; use "
+            "chains=8"
         )
     asked = config.arch_overrides.model_dump(exclude_none=True).keys()
     if unknown := asked - type(arch).model_fields:
@@ -74,8 +74,8 @@ def prepare(config: EvalConfig) -> Job:
 
 
 def require_thinking(config: EvalConfig, trained: TrainedModel, halts: bool) -> None:
-    """Raise ConfigError where the model cannot think as it is asked to; `halts`: whether a head
-    says when a puzzle is done.
+    """Raise ConfigError if the model lacks what `halting`, `perturb` or `select` need. `halts`:
+    whether a head says when a puzzle is done.
     """
     if config.halting != "steps" and not halts:
         raise ConfigError(
@@ -85,17 +85,17 @@ def require_thinking(config: EvalConfig, trained: TrainedModel, halts: bool) -> 
 
 
 def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
-    """Open the data asked for, or the run's, with the label fields that the heads read; warns of
-    heads whose field the data do not have.
+    """Open the data set of the settings, or else the run's, with the label fields of the heads.
+    Warn if the data lack the field of a head.
 
     Raises:
-        ConfigError: neither names a folder.
-        DatasetError: names the folder or file at fault.
+        ConfigError: neither the settings nor the run name a folder.
+        DatasetError: a folder or file is missing or broken.
     """
     folders = config.data_folders or trained.run.data_folders(config.split)
     if not folders:
-        unsaid = f"{trained.weights} does not say what it was trained on"
-        raise ConfigError(f"{unsaid}: set data_path=FOLDER")
+        unknown = f"{trained.weights} does not name its training data"
+        raise ConfigError(f"{unknown}: set data_path=FOLDER")
     try:
         for folder in folders:
             require_folder(folder, trained.run.data)
@@ -118,15 +118,15 @@ def global_batch_size(
     world_size: int,
     fits: int = 0,
 ) -> int:
-    """Return the batch size asked for; or the run's, or `fits` rows on each rank if that is more,
-    rounded up to a multiple of the ranks.
+    """Return the batch size, a multiple of the number of ranks.
 
-    Without one asked for it is no more than the largest set needs, because further rows would be
-    padding. With halting=q it is at most a sixteenth of the set, but 32 rows are always allowed: at
-    the end of the set slots stand empty until the last row has halted.
+    It is `global_batch_size` if set. Otherwise it is the run's, or `fits` rows on each rank if that
+    is more, but no more rows than the largest set has. With halting=q it is at most a sixteenth of
+    the set, or 32 rows if that is more: at the end of the set slots stay empty until the last row
+    has halted.
 
     Raises:
-        ConfigError: the one asked for is no multiple of the ranks.
+        ConfigError: `global_batch_size` is not a multiple of the ranks.
     """
     size = config.global_batch_size
     if size is None:
@@ -145,23 +145,23 @@ def global_batch_size(
 
 
 def what_differs(config: EvalConfig, trained: TrainedModel, dataset: PuzzleDataset) -> list[str]:
-    """Return what is measured otherwise than the run would by itself, as names of files say it:
-    other data or another split, a sample, the halt, thinking longer, and what changes the model or
-    a search. A setting that changes nothing is left out.
+    """Return the differences from the run's own evaluations, as parts of a file's name: other data,
+    another split, a sample, halting, thinking longer, and settings of the model or a search. A
+    setting that changes nothing is left out.
     """
     own = {Path(folder).resolve() for folder in trained.run.data_folders(config.split)}
     asked = {Path(folder).resolve(): None for folder in config.data_folders}
     largest = max((arrays.num_examples for arrays in dataset.sets.values()), default=0)
-    sample, breadth = config.max_examples, max(config.breadth)
+    sample, has_chains = config.max_examples, max(config.chains) > 1
     perturb = f"{config.perturb}{config.noise if config.perturb == 'noise' else ''}"
     parts = [
         *((folder.name, own and own != asked.keys()) for folder in asked),
         (config.split, config.split != "test"),
         ("at_halt", config.halting == "q"),
         ("thinking", config.thinks_longer),
-        (f"depth{_several(config.depth or [])}", config.depth is not None),
-        (f"breadth{_several(config.breadth)}", breadth > 1),
-        (perturb, breadth > 1),
+        (f"depth{_joined(config.steps or [])}", config.steps is not None),
+        (f"breadth{_joined(config.chains)}", has_chains),
+        (perturb, has_chains),
         ("-".join(dict.fromkeys(config.select)), config.select != ["q"]),
         ("last_weights", config.weights == "last" and trained.has_average),
         (f"first{sample}", sample is not None and sample < largest),
@@ -173,14 +173,14 @@ def what_differs(config: EvalConfig, trained: TrainedModel, dataset: PuzzleDatas
     return [part for part, is_so in parts if is_so]
 
 
-def _several(numbers: Sequence[int]) -> str:
+def _joined(numbers: Sequence[int]) -> str:
     return "-".join(map(str, sorted(set(numbers))))
 
 
 def _values_that_differ(
     asked: Schema, usual: object, names: set[str] | None = None
 ) -> list[tuple[str, bool]]:
-    """Return NAME-VALUE of the settings that are given, and whether it is another value."""
+    """Return NAME-VALUE of each setting that is not None, and whether it differs from `usual`."""
     values = asked.model_dump(include=names, exclude_none=True)
     return [
         (f"{name}-{str(value).lower()}", value != getattr(usual, name))
@@ -189,9 +189,9 @@ def _values_that_differ(
 
 
 def output_path(config: EvalConfig, trained: TrainedModel, differs: Sequence[str]) -> Path:
-    """Return where the result goes: by default eval_step_N.json in the run's folder (of a model on
-    the Hub in outputs/OWNER--NAME), where anything differs with that in its name, and with a
-    search, evaluators of its own and a seed.
+    """Return the path of the JSON file: by default eval_step_N.json in the run's folder, or in
+    outputs/OWNER--NAME for a model on the Hub. Its name also has the parts of `differs`, the
+    search, the evaluators if they are not the run's, and the seed if it is not 0.
     """
     if config.output is not None:
         return Path(config.output)
@@ -206,15 +206,15 @@ def output_path(config: EvalConfig, trained: TrainedModel, differs: Sequence[str
         parts.append(f"seed{config.seed}")
     folder = trained.weights.parent
     if (address := parse_address(config.checkpoint)) is not None:
-        folder = Path("outputs", address.folder_name)  # The Hub's cache is not ours to write into.
+        folder = Path("outputs", address.folder_name)  # Do not write into the Hub's cache.
     return folder / f"{'_'.join(parts)}.json"
 
 
 def require_writable(output: Path) -> None:
-    """Raise ConfigError when a file cannot be written at `output`; creates its folder."""
+    """Create the folder of `output`; raise ConfigError if the file cannot be written."""
     try:
         if output.is_dir():
-            raise ConfigError(f"output={output}: is a folder, expected a file's name")
+            raise ConfigError(f"output={output}: is a folder; expected the name of a file")
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=output.parent, prefix=output.name):
             pass
@@ -223,7 +223,7 @@ def require_writable(output: Path) -> None:
 
 
 def beside(output: Path, ending: str) -> Path:
-    """Return where a further file of the result `output` goes: x.json -> x and the ending. Names
-    that end otherwise stay whole: files of a.v1 and a.v2 differ.
+    """Return the path of a further file of a result: x.json becomes x and the ending. Another
+    suffix stays, so that the files of a.v1 and a.v2 differ.
     """
     return output.with_name(output.name.removesuffix(".json") + ending)

@@ -1,6 +1,7 @@
-"""Measure a model on test sets: what is asked of its answers, and the ways to do so.
+"""Measure a model on test sets: in one pass, with several chains, or during training.
 
-A way runs on all ranks; it returns a function that reports what it found, on rank 0.
+`in_one_pass` and `with_chains` (and an architecture's `search`) run on all ranks. They return a
+function that writes and prints the result; rank 0 calls it.
 """
 
 from collections import defaultdict
@@ -23,7 +24,7 @@ from evaluation.metrics import SetResult, summarize
 from evaluation.outputs import OutputError, Outputs, write_json_files
 from evaluation.records import Answers
 from evaluation.report import Evaluation, flatten, report, report_chains
-from evaluation.think import Forward, Thought, evaluating, thoughts
+from evaluation.think import AnsweredBatch, Forward, answered_batches, evaluating
 from models.act import ACTLossHead, LossOutput
 from puzzle_dataset import EvalBatches
 from runtime.errors import ConfigError
@@ -31,16 +32,21 @@ from runtime.progress import bar
 from runtime.ranks import Ranks
 
 Prepared = Callable[[ACTLossHead], Forward]
-"""Gives what runs a model."""
+"""Compiles a model, or returns it as it is."""
 Report = Callable[[dict[str, Any], float], None]
-"""Writes and prints a result, given the facts that stand first in it, and the seconds it took."""
+"""Writes and prints a result. Takes the facts that stand first in it, and the seconds it took."""
 
 
 def batches_for(job: Job, model: ACTLossHead, ranks: Ranks) -> tuple[EvalBatches, Job]:
-    """Return the batches of this rank, and the job with their size: a CUDA device may get more."""
-    config = job.config
+    """Return the batches of this rank, and the job with their size. A CUDA device can take more
+    rows: as many as fit into half of its memory if each needs 256 bytes x positions x hidden_size,
+    but at most 4,096.
+    """
+    config, inner = job.config, model.model.inner
     if ranks.device.type == "cuda":
-        fits = min(ranks.gather_objects(rows_that_fit(model, ranks.device)))
+        half = torch.cuda.get_device_properties(ranks.device).total_memory // 2
+        rows = min(4096, half // (256 * inner.num_positions * inner.hidden_size))
+        fits = min(ranks.gather_objects(rows))
         size = global_batch_size(config, job.trained, job.dataset, ranks.world_size, fits)
         job = replace(job, batch_size=size)
     return EvalBatches(
@@ -52,24 +58,13 @@ def batches_for(job: Job, model: ACTLossHead, ranks: Ranks) -> tuple[EvalBatches
     ), job
 
 
-def rows_that_fit(model: ACTLossHead, device: torch.device) -> int:
-    """Return how many rows a CUDA device evaluates at a time.
-
-    A row is taken to need 256 bytes x positions x hidden_size; as many rows as fit into half of the
-    memory, at most 4,096.
-    """
-    inner = model.model.inner
-    row = 256 * inner.num_positions * inner.hidden_size
-    return min(4096, torch.cuda.get_device_properties(device).total_memory // 2 // row)
-
-
 def in_one_pass(
     job: Job, prepared: Prepared, model: ACTLossHead, batches: EvalBatches, ranks: Ranks
 ) -> Report:
-    """Evaluate on all ranks and write the outputs asked for.
+    """Evaluate on all ranks, and save the outputs that `save_outputs` names.
 
     Raises:
-        ConfigError: a file cannot be written; names it.
+        ConfigError: a file cannot be written.
     """
     config = job.config
     try:
@@ -94,11 +89,11 @@ def in_one_pass(
 def with_chains(
     job: Job, prepared: Prepared, model: ACTLossHead, batches: EvalBatches, ranks: Ranks
 ) -> Report:
-    """Think longer about each puzzle, on all ranks."""
-    found = chains.think_longer(
+    """Evaluate on all ranks with more steps or several chains for each puzzle."""
+    scores = chains.think_longer(
         prepared(model), model, batches, ranks, job.config, job.views, show_progress=ranks.is_main
     )
-    return partial(report_chains, found, job)
+    return partial(report_chains, scores, job)
 
 
 def in_training(
@@ -112,11 +107,11 @@ def in_training(
     step: int,
     before_batch: Callable[[], None],
 ) -> dict[str, float]:
-    """Measure the model at a step of a run, on all ranks, without batches nothing; what is written
-    goes to `eval_step_N/` in the run's folder. Return the figures by name.
+    """Evaluate the model at a step of a run, on all ranks, and return the figures by name; without
+    batches none. Files go to `eval_step_N/` in the run's folder.
 
     Raises:
-        OutputError: a file cannot be written; names it.
+        OutputError: a file cannot be written.
     """
     if batches is None:
         return {}
@@ -142,12 +137,12 @@ def evaluate(
     show_progress: bool = False,
     seed: int = 0,
 ) -> Evaluation:
-    """Measure a model on all sets of `batches`; every rank returns the same, of any number of them.
+    """Measure a model on all sets of `batches`; the number of ranks does not change the figures.
 
     Args:
-        forward, halting, seed: as `thoughts` takes them.
+        forward, halting, seed: see `answered_batches`.
         save, answers, evaluators: receive this rank's rows with their answers.
-        before_batch: called before each batch, on all ranks; may raise to break off.
+        before_batch: called before each batch, on all ranks; may raise to stop the evaluation.
     """
     first_row = ranks.rank * batches.local_batch_size
     notes_right = answers is not None and halting != "q"
@@ -159,73 +154,75 @@ def evaluate(
         ranks.mark(f"batch {number + 1} of the evaluation", long=True)
         before_batch()
 
-    answered = thoughts(forward, model, batches, ranks, halting, begin, seed, notes_right)
+    done = answered_batches(forward, model, batches, ranks, halting, begin, seed, notes_right)
     total = len(batches)
     with evaluating(model, ranks, first_row):
-        for thought in bar(answered, "evaluating", "batches", total=total, show=show_progress):
-            step = model.measure(thought.carry)
-            values.add(thought, step)
+        for answered in bar(done, "evaluating", "batches", total=total, show=show_progress):
+            step = model.measure(answered.carry)
+            values.add(answered, step)
             if save is not None:
-                save.write(thought.set_name, step, thought.count)
+                save.write(answered.set_name, step, answered.count)
             if evaluators or answers is not None:
-                _hand_on(thought, step, first_row, evaluators, answers, model)
+                _pass_on(answered, step, first_row, evaluators, answers, model)
     sets, records = values.finish(batches.num_examples, ranks)
     findings = {name: one.finish(ranks.gather_objects) for name, one in evaluators.items()}
-    told = answers.finish(ranks.gather_objects) if answers else {}
-    return Evaluation(sets, findings, records, told)
+    recorded = answers.finish(ranks.gather_objects) if answers else {}
+    return Evaluation(sets, findings, records, recorded)
 
 
 class _Values:
-    """The values of this rank's rows, by set, batch after batch: see `Evaluation.records`."""
+    """Collects the values of this rank's rows, by set; for their names see `Evaluation.records`."""
 
     def __init__(self, model: ACTLossHead, *, notes_right: bool) -> None:
         self._halts = model.halting_head is not None
-        # An evaluation has no target for q_continue.
+        # Evaluations have no target for q_continue.
         self._metrics = [name for name in model.metric_names if name != "q_continue_loss"]
         steps = range(1, model.model.eval_max_steps + 1) if notes_right else ()
-        self._names = [
-            *self._metrics,
-            "q_halt",
-            "clues",
-            *(f"right_after_{step}" for step in steps),
-        ]
+        right = (f"right_after_{step}" for step in steps)
+        self._names = [*self._metrics, "q_halt", "clues", *right]
         self._rows: dict[str, list[Tensor]] = defaultdict(list)
 
-    def add(self, thought: Thought, step: LossOutput) -> None:
-        """Take in a batch, measured after its last step."""
+    def add(self, answered: AnsweredBatch, step: LossOutput) -> None:
+        """Add a batch, measured after its last step."""
         examples, q_halt = step.carry.examples, step.outputs["q_halt_logits"].float().sigmoid()
         columns = [
             *(step.rows[name] for name in self._metrics),
             q_halt if self._halts else torch.full_like(q_halt, torch.nan),
             (examples["inputs"] == examples["labels"]).sum(-1).float(),
-            *(() if thought.right is None else thought.right.unbind(-1)),
+            *(() if answered.right is None else answered.right.unbind(-1)),
         ]
-        self._rows[thought.set_name].append(torch.stack(columns, dim=-1))
+        self._rows[answered.set_name].append(torch.stack(columns, dim=-1))
 
     def finish(
         self, num_examples: Mapping[str, int], ranks: Ranks
     ) -> tuple[dict[str, SetResult], dict[str, Mapping[str, np.ndarray]]]:
-        """Bring all ranks together; returns the figures of each set, and the values of its rows."""
-        records = {
-            name: _gather(self._rows[name], self._names, number, ranks)
-            for name, number in num_examples.items()
-        }
+        """Gather the rows of all ranks; return the figures of each set, and the values of its rows
+        [num_examples] by name.
+        """
+        records: dict[str, Mapping[str, np.ndarray]] = {}
+        for set_name, number in num_examples.items():
+            values = torch.zeros(0, len(self._names))
+            if local := self._rows[set_name]:  # Of each batch [b, M].
+                by_rank = ranks.concat(torch.stack(local).unsqueeze(0))  # [rank, batch, b, M]
+                values = by_rank.transpose(0, 1).reshape(-1, len(self._names))[:number].float()
+            columns = ranks.to_host(values).numpy().T
+            records[set_name] = dict(zip(self._names, columns, strict=True))
         return {
             name: summarize({metric: rows[metric] for metric in self._metrics})
             for name, rows in records.items()
         }, records
 
 
-def _hand_on(
-    thought: Thought,
+def _pass_on(
+    answered: AnsweredBatch,
     step: LossOutput,
     first_row: int,
     evaluators: Mapping[str, Evaluator],
     answers: Answers | None,
     model: ACTLossHead,
 ) -> None:
-    """Give this rank's rows of a batch, those that are no padding, to who asks for answers."""
-    batch, count = thought.batch, max(0, thought.count - first_row)
+    """Give this rank's rows of a batch, without padding, to the evaluators and to `answers`."""
+    batch, count = answered.batch, max(0, answered.count - first_row)
     own = AnsweredRows(
         inputs=batch.inputs[:count],
         labels=batch.labels[:count],
@@ -238,23 +235,12 @@ def _hand_on(
     if answers is None:
         return
     output = model.confidence_output
-    told = {
+    wanted = {
         "q_halt": model.halting_head and torch.from_numpy(own.q_halt_logits).sigmoid(),
         "confidence": output and step.outputs[output].float().sigmoid(),
-        "right": thought.right,
-        "after": thought.answers,
+        "right": answered.right,
+        "after": answered.answers,
     }
-    known = {name: v[:count].cpu().numpy() for name, v in told.items() if isinstance(v, Tensor)}
-    rows = thought.start + first_row + np.arange(len(own.inputs))
-    answers.add(thought.set_name, rows, own.inputs, own.labels, own.preds, **known)
-
-
-def _gather(
-    local: list[Tensor], names: Sequence[str], num_examples: int, ranks: Ranks
-) -> Mapping[str, np.ndarray]:
-    """Bring the row values [b, M] of all batches and ranks together: [num_examples] by name."""
-    if not local:
-        return {name: np.zeros(0, np.float32) for name in names}
-    by_rank = ranks.concat(torch.stack(local).unsqueeze(0))  # [rank, batch, b, M]
-    values = by_rank.transpose(0, 1).reshape(-1, len(names))[:num_examples].float()
-    return dict(zip(names, ranks.to_host(values).numpy().T, strict=True))
+    known = {name: v[:count].cpu().numpy() for name, v in wanted.items() if isinstance(v, Tensor)}
+    rows = answered.start + first_row + np.arange(len(own.inputs))
+    answers.add(answered.set_name, rows, vars(own) | known)

@@ -1,7 +1,7 @@
-"""What is reported of a test set: means over its rows, each with a 95 % confidence interval.
+"""The figures of a test set: means over its rows, each with a 95 % confidence interval.
 
-Computed in float64 on the host from the rows' own values, in test order: the same figures however
-many ranks measured them. Imports no torch.
+They are computed in float64 on the host, in test order, so that the number of ranks does not change
+them. Imports no torch.
 """
 
 import math
@@ -12,26 +12,24 @@ import numpy as np
 
 from models.metrics import as_reported, is_loss
 
-# Rows with a yes or no; over the labelled rows.
+# Metrics that are 0 or 1 for each labelled row.
 SHARES = ("exact_accuracy", "q_halt_accuracy", "halt_accuracy")
 
 _BOUNDED = ("accuracy", "precision")
 _NONE = (-math.inf, math.inf)
-_Z95 = 1.959963984540054  # A normal distribution holds 95 % within so many standard deviations.
+_Z95 = 1.959963984540054  # 95 % of a normal distribution lie within this many standard deviations.
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95 % confidence interval, the rows being a sample of all puzzles of their
-    kind; None where a single row says nothing of spread.
-    """
+    """A mean and its 95 % confidence interval for all puzzles of the kind; bounds None: unknown."""
 
     value: float
     low: float | None
     high: float | None
 
     def with_interval(self) -> str:
-        """Return it for people: 0.1234 [0.1200, 0.1300], without an interval the value alone."""
+        """Return it as text: 0.1234 [0.1200, 0.1300], or 0.1234 without an interval."""
         if self.low is None or self.high is None:
             return f"{self.value:.4f}"
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
@@ -39,17 +37,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class SetResult:
-    """The figures of one test set; names of metrics without a single row are left out. They stand
-    here before heads fold theirs, as they can be pooled; see `reported`.
-    """
+    """The figures of one test set. Metrics without rows are left out."""
 
-    num_examples: int  # Rows of the set that were measured, padding never included.
-    count: int  # Those that have labels.
-    metrics: dict[str, Estimate]
+    num_examples: int  # Measured rows, without padding.
+    count: int  # Measured rows with labels.
+    metrics: dict[str, Estimate]  # Means that can be pooled over sets; reports show `reported`.
 
     @property
     def reported(self) -> dict[str, Estimate]:
-        """The metrics for people; those that a head has folded have no interval."""
+        """The metrics as reports show them: heads may combine several into one, which has no
+        interval.
+        """
         values = {name: estimate.value for name, estimate in self.metrics.items()}
         return {
             name: self.metrics.get(name, Estimate(value, None, None))
@@ -58,11 +56,11 @@ class SetResult:
 
 
 def summarize(rows: Mapping[str, np.ndarray]) -> SetResult:
-    """Reduce the rows of a set, [num_examples] each, to what is reported.
+    """Return the figures of a set.
 
     Args:
-        rows: `count` (1 where the row has labels, else 0), and metrics; those that are no losses
-            are 0 where `count` is.
+        rows: values [num_examples] by name: `count` (1 if the row has labels, else 0) and metrics,
+            which are 0 for rows without labels unless they are losses.
     """
     labelled = rows["count"] > 0
     num_examples, count = len(labelled), int(labelled.sum())
@@ -83,12 +81,12 @@ def wilson(successes: float, trials: int) -> Estimate:
     share, z2 = successes / trials, _Z95**2
     center = (share + z2 / (2 * trials)) / (1 + z2 / trials)
     half = _Z95 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
-    # At 0 and 1 the bound is the share itself; rounding would put it just beyond.
+    # At 0 and 1 a bound equals the share; rounding could push it beyond.
     return Estimate(share, min(max(center - half, 0.0), share), max(min(center + half, 1.0), share))
 
 
 def normal(values: np.ndarray, limits: tuple[float, float] = _NONE) -> Estimate:
-    """Return the mean of one value or more with mean +- 1.96 standard errors, within limits."""
+    """Return the mean of values (at least one) with mean +- 1.96 standard errors, cut at limits."""
     wide = np.ascontiguousarray(values, dtype=np.float64)
     mean = float(wide.mean())
     if len(wide) < 2:

@@ -1,6 +1,7 @@
-"""Saved outputs of an evaluation, one `.npy` file for each field and set, and files of evaluators.
+"""Files of an evaluation: saved outputs (`.npy`, one for each field and set) and the JSON files of
+evaluators.
 
-The `.npy` files are not mapped: a full disk is an error, never a SIGBUS.
+The `.npy` files are not memory-mapped, so that a full disk raises an error and not a SIGBUS.
 """
 
 import contextlib
@@ -23,19 +24,18 @@ class OutputError(OSError):
 
 
 class Outputs(contextlib.AbstractContextManager["Outputs"]):
-    """A context that saves the files FOLDER/SET__FIELD.npy of one evaluation, or, when it fails,
-    none; without fields it does nothing.
+    """A context that saves the outputs of one evaluation as FOLDER/SET__FIELD.npy, or no file if
+    the evaluation fails.
 
-    Fields, of N rows in test order: inputs, labels (-100 where ignored) int32 [N, S] and
-    puzzle_identifiers int32 [N], as the model saw them; preds uint8 [N, S] (int32 when the
-    vocabulary needs it), the most likely token of each cell; logits float32 [N, S, V];
-    q_halt_logits and q_continue_logits float32 [N]. Outputs are those of the last ACT step.
+    The fields, for N rows in test order: inputs, labels (-100 where ignored) int32 [N, S] and
+    puzzle_identifiers int32 [N]; preds uint8 [N, S] (int32 if the vocabulary needs it), the most
+    likely token of each cell; logits float32 [N, S, V]; q_halt_logits and q_continue_logits
+    float32 [N]. All outputs are from the last ACT step.
 
-    Rank 0 writes hidden temporary files, batch by batch, which take their names when all is
-    complete; all ranks take part in every call.
+    All ranks make every call. Rank 0 writes hidden temporary files and renames them at the end.
 
     Raises:
-        OutputError: rank 0 cannot write; raised on every rank, names the file.
+        OutputError: rank 0 cannot write a file; raised on every rank.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Outputs(contextlib.AbstractContextManager["Outputs"]):
 
     def _open(self, num_examples: Mapping[str, int]) -> None:
         make_own_folder(self._folder)
-        with contextlib.ExitStack() as opened:  # Where one cannot be opened, none stays.
+        with contextlib.ExitStack() as opened:  # If one cannot be opened, none is left.
             for name, number in num_examples.items():
                 for field, (dtype, shape) in self._formats.items():
                     descr = np.lib.format.dtype_to_descr(dtype)
@@ -64,8 +64,8 @@ class Outputs(contextlib.AbstractContextManager["Outputs"]):
             self._writing = opened.pop_all()
 
     def write(self, set_name: str, step: LossOutput, count: int) -> None:
-        """Save this rank's slice of a batch, after the last ACT step; the first `count` rows of the
-        batch, over all ranks, are no padding.
+        """Save this rank's part of a batch after the last ACT step. Over all ranks, the rows after
+        the first `count` are padding.
         """
         if not self._formats:
             return
@@ -85,14 +85,14 @@ class Outputs(contextlib.AbstractContextManager["Outputs"]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            with contextlib.suppress(OSError):  # What is still buffered may not fit on the disk.
+            with contextlib.suppress(OSError):  # Closing flushes buffers, and the disk may be full.
                 self._writing.__exit__(OSError, OSError("given up"), None)
         elif self._formats:
             _act_on_main(self._writing.close, self._folder, self._ranks)
 
 
 def _row_format(field: str, seq_len: int, vocab_size: int) -> tuple[np.dtype, tuple[int, ...]]:
-    """Return dtype and shape of a row of a field."""
+    """Return dtype and shape of one row of a field."""
     if field.endswith("logits"):
         return np.dtype(np.float32), (seq_len, vocab_size) if field == "logits" else ()
     is_small = field == "preds" and vocab_size <= 256
@@ -101,7 +101,7 @@ def _row_format(field: str, seq_len: int, vocab_size: int) -> tuple[np.dtype, tu
 
 
 def _act_on_main(action: Callable[[], None], place: Path, ranks: Ranks) -> None:
-    """Act on rank 0; where that fails, raise OutputError on all ranks: they would wait for ever."""
+    """Run `action` on rank 0. If it fails, raise OutputError on all ranks, so that none waits."""
     failure = None
     if ranks.is_main:
         try:
@@ -115,28 +115,27 @@ def _act_on_main(action: Callable[[], None], place: Path, ranks: Ranks) -> None:
 
 
 def make_own_folder(folder: Path) -> None:
-    """Create a folder whose name we chose.
+    """Create a folder, and refuse a symbolic link in its place.
 
     Raises:
-        OSError: it cannot be created, or a link has that name, which may lead anywhere.
+        OSError: it cannot be created, or is a link.
     """
     folder.mkdir(parents=True, exist_ok=True)
     require_no_link(folder)
 
 
 def as_line(content: object) -> str:
-    """Return JSON-ready content as the text of a file that has it in one line."""
+    """Return JSON-ready content as the text of a file with one line."""
     return json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def write_json_files(folder: Path, files: Mapping[str, Callable[[], object]], ranks: Ranks) -> None:
-    """Write JSON files of evaluators, by name, into a folder whose name we chose; all ranks take
-    part.
+    """Write the JSON files of evaluators into a folder, which must not be a link. All ranks call.
 
     Args:
-        files: their JSON-ready content, made on rank 0 alone.
+        files: functions that return the JSON-ready content, by file name; only rank 0 calls them.
     Raises:
-        OutputError: rank 0 cannot write; raised on every rank, names the file.
+        OutputError: rank 0 cannot write a file; raised on every rank.
     """
 
     def write() -> None:

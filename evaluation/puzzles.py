@@ -1,4 +1,4 @@
-"""Puzzles of data sets, of files and as typed, and what kind they are of. Imports no torch."""
+"""Read puzzles from data sets, files and typed text, and tell their kind. Imports no torch."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,11 +16,11 @@ from runtime.errors import DatasetError
 
 
 def kind_of(facts: DataFacts, evaluators: Sequence[str] = ()) -> Kind | None:
-    """Return what kind of puzzles these facts are of; None: several kinds fit, and neither the
-    facts nor `evaluators`, by name, tell which.
+    """Return the kind of the puzzles; None if several kinds fit and neither the facts nor the names
+    of `evaluators` tell which one.
 
     Raises:
-        ValueError: of none that is known.
+        ValueError: no known kind fits.
     """
     if facts.kind:
         return kind_named(facts.kind)
@@ -35,10 +35,10 @@ def kind_of(facts: DataFacts, evaluators: Sequence[str] = ()) -> Kind | None:
 
 
 def kind_of_data(dataset: PuzzleDataset) -> Kind:
-    """Return what kind of puzzles a data set has.
+    """Return the kind of a data set's puzzles.
 
     Raises:
-        DatasetError: none that is known, or they do not tell.
+        DatasetError: no known kind fits, or several do.
     """
     metadata, path = dataset.metadata, dataset.split_dirs[0] / METADATA_NAME
     facts = DataFacts(metadata.vocab_size, metadata.seq_len, 1, kind=dataset.kind)
@@ -47,16 +47,16 @@ def kind_of_data(dataset: PuzzleDataset) -> Kind:
     except ValueError as error:
         raise DatasetError(f"{path}: {error}") from None
     if kind is None:
-        several = "several kinds of puzzles have so many cells and tokens"
-        raise DatasetError(f"{path}: {several}; name theirs as its kind")
+        several = "several kinds of puzzles have this number of cells and tokens"
+        raise DatasetError(f"{path}: {several}; add the name of the right one as its kind")
     return kind
 
 
 def parse_puzzle(text: str, kind: Kind | None) -> Puzzle:
-    """Read a puzzle; of an unknown kind, it is of the first that recognises it, else of the first.
+    """Parse a puzzle. If `kind` is None, use the first kind that recognises the text.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a puzzle.
     """
     kinds: list[Kind] = list(map(KINDS.load, KINDS))
     guessed = next((one for one in kinds if one.recognises(text)), kinds[0])
@@ -64,10 +64,10 @@ def parse_puzzle(text: str, kind: Kind | None) -> Puzzle:
 
 
 def parse_names(names: object, source: str | Path) -> list[str]:
-    """Return a list of names from parsed JSON.
+    """Check that parsed JSON is a list of names, and return it.
 
     Raises:
-        DatasetError: it is none; names `source`.
+        DatasetError: it is not; the message begins with `source`.
     """
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise DatasetError(f"{source}: expected a list of names")
@@ -78,7 +78,7 @@ def identifiers_of(dataset: PuzzleDataset) -> list[str]:
     """Return the name of each puzzle identifier of a data set.
 
     Raises:
-        DatasetError: a file of names is missing or broken.
+        DatasetError: an identifiers.json is missing or broken.
     """
     names = [BLANK_NAME] * dataset.metadata.num_puzzle_identifiers
     for folder, offset in zip(dataset.split_dirs, dataset.identifier_offsets, strict=True):
@@ -95,11 +95,11 @@ def identifiers_of(dataset: PuzzleDataset) -> list[str]:
 def puzzles_of(
     dataset: PuzzleDataset, kind: Kind, rows: slice | Sequence[int] | None = None
 ) -> Iterator[Puzzle]:
-    """Yield the puzzles of a data set, all or those of some rows, counted over its sets; rows that
-    are given one by one must be in ascending order.
+    """Yield all puzzles of a data set, or those with these row numbers, counted over its sets. A
+    sequence of rows must be in ascending order.
 
     Raises:
-        DatasetError: they are not of this kind, or an identifier's name is missing.
+        DatasetError: the puzzles are not of this kind, or an identifier has no name.
     """
     place = dataset.split_dirs[0]
     names = identifiers_of(dataset) if kind.is_named else []

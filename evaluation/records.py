@@ -1,12 +1,12 @@
-"""What an evaluation keeps of single puzzles (`save_records=true`), beside a line for each: how
-tokens are confused, how well the confidence is calibrated, and wrong answers to look at.
+"""The content of OUTPUT_records.json (`save_records=true`): confusion of tokens, calibration of the
+confidence, and examples of wrong answers.
 
-Only sums of integers and the first rows of an order are kept, so that neither batches nor the
-number of ranks change a bit. Imports no torch.
+Only sums of integers and the first rows of an order are kept, so that neither the batch size nor
+the number of ranks changes a bit. Imports no torch.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,18 +17,18 @@ from evaluation.evaluators.base import Gather
 from puzzle_dataset import PuzzleDataset
 
 NUM_FAILURES = 12
-"""Wrong answers that are kept of each set in each of two orders."""
+"""Wrong answers kept for each set and each of two orders."""
 
-_NUM_BINS = 10  # Of the confidence: tenths.
-_MOST_BOARDS = 6  # Answers that are kept of the puzzle whose solving is shown.
-_MAX_VOCABULARY = 64  # A larger table of confusions is nothing to look at.
-_UNIT = 2**30  # Confidences are added as multiples of its inverse: in any order the same sum.
+_NUM_BINS = 10  # Of the confidence.
+_MOST_BOARDS = 6  # Answers kept of the solved puzzle that is shown.
+_MAX_VOCABULARY = 64  # A larger confusion table would not be readable.
+_UNIT = 2**30  # Confidences are summed as integer multiples of 1 / _UNIT, in any order.
 _ROWS_AT_ONCE = 4096
 
 
 def size_of_answers(dataset: PuzzleDataset, set_name: str, number: int) -> dict[str, np.ndarray]:
-    """Return the answer sizes of the first rows of a set, int64 [number] by name. Of a maze it is
-    `path_length`, the moves of its path.
+    """Return the answer sizes of the first rows of a set, int64 [number] by name. The size of a
+    maze's answer is `path_length`, the moves of its path.
     """
     if not dataset.kind or dataset.kind not in KINDS:
         return {}
@@ -41,45 +41,30 @@ def size_of_answers(dataset: PuzzleDataset, set_name: str, number: int) -> dict[
 
 
 class Answers:
-    """Takes in answers of this rank, batch by batch, and tells at the end what they show.
-
-    Args:
-        vocab_size: of the data.
-    """
+    """Collects the answers of this rank, batch by batch, and summarizes all ranks."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size if vocab_size <= _MAX_VOCABULARY else 0
-        self._sets: dict[str, _OfSet] = {}
+        self._sets: dict[str, _SetSummary] = {}
 
-    def add(
-        self,
-        set_name: str,
-        rows: np.ndarray,
-        inputs: np.ndarray,
-        labels: np.ndarray,
-        preds: np.ndarray,
-        *,
-        q_halt: np.ndarray | None = None,
-        confidence: np.ndarray | None = None,
-        right: np.ndarray | None = None,
-        after: np.ndarray | None = None,
-    ) -> None:
-        """Take in answers to rows of a set.
+    def add(self, set_name: str, rows: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
+        """Add answers to rows of a set.
 
         Args:
             rows: integers [n], their numbers in the set.
-            inputs, labels, preds: integers [n, S] tokens; labels -100 where ignored.
-            q_halt: float [n], how sure the model is of each answer.
-            confidence: float [n, S], how sure it is of each cell.
-            right: [n, steps], not 0 where the answer was right after a step.
-            after: integers [n, first steps, S], the tokens after each of the first steps.
+            values: `inputs`, `labels` and `preds`, integers [n, S] tokens, labels -100 where
+                ignored. If known, `q_halt`, float [n], and `confidence`, float [n, S], how sure the
+                model is of each answer and each cell; `right` [n, steps], nonzero if the answer was
+                right after a step, and `after`, integers [n, first steps, S], the tokens after it.
         """
-        of_set = self._sets.setdefault(set_name, _OfSet(self._vocab_size))
+        inputs, labels, preds = (values[name] for name in ("inputs", "labels", "preds"))
+        q_halt, confidence = values.get("q_halt"), values.get("confidence")
+        summary = self._sets.setdefault(set_name, _SetSummary(self._vocab_size))
         labelled = labels != IGNORE_LABEL_ID
         is_right = labelled & (preds == labels)
-        of_set.count_tokens(labels[labelled], preds[labelled])
+        summary.count_tokens(labels[labelled], preds[labelled])
         if confidence is not None:
-            of_set.count_confidence(confidence[labelled], is_right[labelled])
+            summary.count_confidence(confidence[labelled], is_right[labelled])
         num_wrong = (labelled & ~is_right).sum(axis=1)
         failures = [
             {
@@ -93,39 +78,33 @@ class Answers:
             }
             for i in np.flatnonzero(num_wrong).tolist()
         ]
-        of_set.keep(failures, _slowest(rows, inputs, labels, right, after))
+        slowest = _slowest(rows, values) if "right" in values and "after" in values else []
+        summary.keep(failures, slowest)
 
     def finish(self, gather: Gather) -> dict[str, dict[str, Any]]:
-        """Bring the ranks together, all of which take part; returns of each set, JSON-ready:
+        """Merge the answers of all ranks; each of them must call. Return for each set, JSON-ready:
 
-        - `confusion`: of labelled cells how often the token of a row was answered by that of a
-          column, [V, V]; null where tokens are too many;
-        - `confidence`: for each tenth of the confidence the number of cells (`count`), those that
-          are right (`right`), and the mean confidence (`mean`, null without a cell); null where no
-          head gives one;
-        - `failures`: wrong answers, in two orders: `surest`, by how sure the model is, and
-          `most_wrong`, by the number of wrong cells; what both have is in the first;
-        - `solving`: of the puzzles that are solved the one that took the most steps, and its
-          `answers` after some of these (`steps`, of which the last solved it); null where no step
-          but the last was read, or nothing is solved.
+        - `confusion`: [V, V] counts of labelled cells; rows are labels, columns answers. Null for
+          more than 64 tokens;
+        - `confidence`: for each tenth of the confidence the number of cells (`count`), of right
+          cells (`right`) and the mean confidence (`mean`, null without cells). Null if no head
+          gives a confidence;
+        - `failures`: wrong answers in two orders, `surest` (by q_halt) and `most_wrong` (by the
+          number of wrong cells); one in both lists is only in the first;
+        - `solving`: the solved puzzle that took the most steps, with its `answers` after some
+          `steps`; the last of them is right. Null if nothing is solved or only the last step was
+          read.
         """
-        total: dict[str, _OfSet] = {}
+        total: dict[str, _SetSummary] = {}
         for part in gather(self._sets):
-            for name, of_set in part.items():
-                total.setdefault(name, _OfSet(self._vocab_size)).add(of_set)
-        return {name: of_set.to_json() for name, of_set in total.items()}
+            for name, summary in part.items():
+                total.setdefault(name, _SetSummary(self._vocab_size)).add(summary)
+        return {name: summary.to_json() for name, summary in total.items()}
 
 
-def _slowest(
-    rows: np.ndarray,
-    inputs: np.ndarray,
-    labels: np.ndarray,
-    right: np.ndarray | None,
-    after: np.ndarray | None,
-) -> list[dict[str, Any]]:
-    """Return how the solved puzzle came about that took the most steps, if there is one."""
-    if right is None or after is None:
-        return []
+def _slowest(rows: np.ndarray, values: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Return the solved puzzle that took the most steps, in a list; empty if none is solved."""
+    right, after = values["right"], values["after"]
     known = right[:, : after.shape[1]] > 0
     took = np.where(known.any(axis=1) & (right[:, -1] > 0), known.argmax(axis=1) + 1, 0)
     if not took.any():
@@ -134,32 +113,32 @@ def _slowest(
     numbers = np.unique(np.rint(np.linspace(1, took[row], _MOST_BOARDS)).astype(int))
     solving = {
         "index": int(rows[row]),
-        "inputs": inputs[row].tolist(),
-        "labels": labels[row].tolist(),
+        "inputs": values["inputs"][row].tolist(),
+        "labels": values["labels"][row].tolist(),
         "steps": numbers.tolist(),
         "answers": after[row, numbers - 1].tolist(),
     }
     return [solving]
 
 
-class _OfSet:
-    """Sums and failures of a set's rows."""
+class _SetSummary:
+    """The sums and failures of one set."""
 
     def __init__(self, vocab_size: int) -> None:
         self.confusion = np.zeros((vocab_size, vocab_size), np.int64)
-        # Of each tenth: cells, right ones, and the sum of the confidences in units.
+        # For each tenth: cells, right cells, and the sum of confidences in units.
         self.confidence = np.zeros((3, _NUM_BINS), np.int64)
         self.surest: list[dict[str, Any]] = []
         self.most_wrong: list[dict[str, Any]] = []
         self.solving: list[dict[str, Any]] = []
 
     def keep(self, failures: Iterable[dict[str, Any]], solving: list[dict[str, Any]]) -> None:
-        """Keep the failures that one of the orders has among its first, and of solved puzzles the
-        one that took most steps; of equal ones the first.
+        """Keep the failures that are among the first in one of the orders, and the solved puzzle
+        that took the most steps; among equals the first.
         """
         known = {one["index"]: one for one in (*self.surest, *self.most_wrong, *failures)}
-        told = [one for one in known.values() if one["q_halt"] is not None]
-        surest = sorted(told, key=lambda one: (-one["q_halt"], one["index"]))
+        with_q = [one for one in known.values() if one["q_halt"] is not None]
+        surest = sorted(with_q, key=lambda one: (-one["q_halt"], one["index"]))
         most_wrong = sorted(known.values(), key=lambda one: (-one["cells_wrong"], one["index"]))
         self.surest, self.most_wrong = surest[:NUM_FAILURES], most_wrong[:NUM_FAILURES]
         slowest = sorted(self.solving + solving, key=lambda one: (-one["steps"][-1], one["index"]))
@@ -180,7 +159,7 @@ class _OfSet:
         self.confidence[1] += np.bincount(bins[right], minlength=_NUM_BINS)
         np.add.at(self.confidence[2], bins, units)
 
-    def add(self, other: "_OfSet") -> None:
+    def add(self, other: "_SetSummary") -> None:
         self.confusion += other.confusion
         self.confidence += other.confidence
         self.keep((*other.surest, *other.most_wrong), other.solving)

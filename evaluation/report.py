@@ -1,6 +1,4 @@
-"""The figures of an evaluation for people (a table) and for programs (JSON), and the files that it
-writes.
-"""
+"""The result of an evaluation as a table, as JSON and CSV, and the files that it writes."""
 
 import json
 import sys
@@ -23,22 +21,23 @@ from models.metrics import as_reported, is_loss
 from runtime.errors import ConfigError
 from runtime.files import write_together
 
-_COLUMNS = ("exact_accuracy", "accuracy", "q_halt_accuracy", "steps", "lm_loss", "q_halt_loss")
-_WITH_INTERVAL = ("exact_accuracy", "accuracy", "q_halt_accuracy")
+_SHARES = ("exact_accuracy", "accuracy", "q_halt_accuracy")
+_MEANS = ("steps", "lm_loss", "q_halt_loss")
 _RECORDED = ("clues", "exact_accuracy", "accuracy", "steps", "q_halt")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation has found, the same on all ranks: the figures of each test set, in the
-    order of the data, and what each evaluator found.
+    """The result of an evaluation, the same on all ranks.
 
     Attributes:
-        records: of each set the rows' values by name, [num_examples] in test order: the metrics,
-            `count` (1 where the row has labels), `q_halt` (a probability, NaN without such a head),
-            `clues` (cells whose label is given); where puzzles are recorded, `right_after_K` (1
-            where the answer of ACT step K is right) for each K.
-        answers: of each set what `evaluation.records.Answers` tells, where puzzles are recorded.
+        sets: the figures of each test set, in the order of the data.
+        findings: of each evaluator.
+        records: the rows' values of each set by name, [num_examples] in test order: the metrics,
+            `count` (1 if the row has labels), `q_halt` (a probability; NaN without this head),
+            `clues` (cells given by the puzzle); with save_records also `right_after_K` (1 if the
+            answer after ACT step K is right) for each K.
+        answers: the summary of each set from `evaluation.records.Answers`, with save_records.
     """
 
     sets: Mapping[str, SetResult]
@@ -48,7 +47,7 @@ class Evaluation:
 
     @property
     def files(self) -> dict[str, Callable[[], Any]]:
-        """JSON-ready content of the evaluators' files, by file name, made when it is asked for."""
+        """The evaluators' files: functions that return the JSON-ready content, by file name."""
         return {name: made for one in self.findings.values() for name, made in one.files.items()}
 
     @property
@@ -62,7 +61,7 @@ class Evaluation:
 
 
 def pooled(sets: Mapping[str, SetResult]) -> dict[str, float]:
-    """Return `count` and the metrics over the rows of all sets; without a row, no metric."""
+    """Return `count` and the metrics over the rows of all sets; no metrics if there are no rows."""
     figures = {"count": float(sum(result.count for result in sets.values()))}
     for name in dict.fromkeys(name for result in sets.values() for name in result.metrics):
         parts = [
@@ -76,8 +75,8 @@ def pooled(sets: Mapping[str, SetResult]) -> dict[str, float]:
 
 
 def flatten(evaluation: Evaluation) -> dict[str, float]:
-    """Return the figures over all sets as `eval/NAME`, those of several sets as `eval/SET/NAME`
-    too, and those of evaluators as `eval/EVALUATOR/NAME`; the headline comes first.
+    """Return the figures by name: `eval/NAME` over all sets, `eval/EVALUATOR/NAME` of evaluators,
+    and `eval/SET/NAME` of each set if there are several. The headline comes first.
     """
     found = {}
     for set_name, result in evaluation.sets.items() if len(evaluation.sets) > 1 else ():
@@ -90,10 +89,9 @@ def flatten(evaluation: Evaluation) -> dict[str, float]:
 
 
 def as_json(evaluation: Evaluation, paths: Mapping[str, Path]) -> dict[str, Any]:
-    """Return the figures as JSON-ready values: `metrics` over all sets, `sets` one by one with
-    their intervals, and `evaluators` with their metrics, details and files, which are at `paths`.
-
-    A figure that is not finite becomes text ("nan"), since JSON has no number for it.
+    """Return the figures JSON-ready: `metrics` over all sets, `sets` one by one with intervals, and
+    `evaluators` with their metrics, details and files, which are at `paths`. NaN and infinity
+    become text ("nan").
     """
     sets = {
         name: {
@@ -119,18 +117,18 @@ def as_csv(
     records: Mapping[str, Mapping[str, np.ndarray]],
     known: Mapping[str, Mapping[str, np.ndarray | None]],
 ) -> str:
-    """Return a line for each row of all sets; a field is empty where its value is not known.
+    """Return a line for each row of all sets; fields of unknown values are empty.
 
     Args:
-        records: as an `Evaluation` has them.
-        known: of each set by name, what the data say of at least these rows; None: not known.
+        records: see `Evaluation`.
+        known: values from the data for at least these rows, by set and name; None: unknown.
     """
     rows = next(iter(records.values()), {})
     measured = [name for name in _RECORDED if name in rows]
     measured += [name for name in rows if name.startswith("right_after_")]
     sets = {}
     for set_name, values in records.items():
-        # Nothing but q_halt is known of a row without labels.
+        # For rows without labels only q_halt is known.
         has_labels = values["count"] > 0
         sets[set_name] = dict(known[set_name]) | {
             name: np.where(has_labels | (name == "q_halt"), values[name], np.nan)
@@ -140,13 +138,14 @@ def as_csv(
 
 
 def as_text(evaluation: Evaluation) -> str:
-    """Return a line for each set, shares with 95 % intervals, one for each evaluator's metric."""
-    lines = [
-        [set_name, result.count, *(_cell(result, name) for name in _COLUMNS)]
-        for set_name, result in evaluation.sets.items()
-    ]
+    """Return a table of the sets, shares with 95 % intervals, and the metrics of evaluators."""
+    lines = []
+    for set_name, result in evaluation.sets.items():
+        own = result.metrics
+        means = (own[name].value if name in own else None for name in _MEANS)
+        lines.append([set_name, result.count, *map(own.get, _SHARES), *means])
     explained = "in brackets: 95 % confidence intervals"
-    text = table.as_text(["set", "count", *_COLUMNS], lines, explained)
+    text = table.as_text(["set", "count", *_SHARES, *_MEANS], lines, explained)
     if not evaluation.findings:
         return text
     found = evaluation.metrics
@@ -155,18 +154,13 @@ def as_text(evaluation: Evaluation) -> str:
     return "\n".join([text, "", "\n".join(metrics)])
 
 
-def _cell(result: SetResult, name: str) -> table.Cell:
-    estimate = result.metrics.get(name)
-    return estimate if estimate is None or name in _WITH_INTERVAL else estimate.value
-
-
-# Files and what is printed
+# Writing and printing
 
 
 def report(evaluation: Evaluation, job: Job, facts: dict[str, Any], seconds: float) -> None:
-    """Write the result, `facts` first, the records asked for and the evaluators' files; print it.
-    Names of the evaluators' files repeat the settings that the default name of the result has;
-    beside an `output` of the user's choice they only say `_at_halt`, if rows halt early.
+    """Write the result (`facts` first), its records and the evaluators' files, and print it. The
+    names of the evaluators' files end like the default name of the result; if the user chose
+    `output`, they only end with `_at_halt`, with halting=q.
     """
     config, output, sets = job.config, job.output, evaluation.sets
     suffix = "_at_halt" if config.halting == "q" else ""
@@ -192,16 +186,16 @@ def report(evaluation: Evaluation, job: Job, facts: dict[str, Any], seconds: flo
 
 
 def report_chains(
-    found: list[chains.Figures], job: Job, facts: dict[str, Any], seconds: float
+    scores: list[chains.ChainScores], job: Job, facts: dict[str, Any], seconds: float
 ) -> None:
-    """Write what thinking longer gave, and print it as a table."""
-    settings = {name: getattr(job.config, name) for name in ThinkingSettings.model_fields}
-    content = facts | {"thinking": settings, "chains": table.plain(found)}
-    publish(job, content, {}, chains.as_text(found), f"{seconds:.1f} s")
+    """Write the scores of thinking longer, and print them as a table."""
+    settings = job.config.model_dump(include={*ThinkingSettings.model_fields}, by_alias=True)
+    content = facts | {"thinking": settings, "chains": table.plain(scores)}
+    publish(job, content, {}, chains.as_text(scores), f"{seconds:.1f} s")
 
 
 def records(job: Job, lines: str, answers: Mapping[str, Any]) -> dict[Path, str]:
-    """Return the files of what is kept of single puzzles, with their content."""
+    """Return the content of the files of records, by path."""
     content = {"kind": job.dataset.kind, "sets": answers}
     text, output = as_line(content), job.output
     return {beside(output, "_records.csv"): lines, beside(output, "_records.json"): text}
@@ -215,11 +209,11 @@ def publish(
     took: str,
     exact: str = "",
 ) -> None:
-    """Write a result as JSON, and further files of it; print it as the text given, with what was
-    measured and how long it took, the line that says the exact accuracy, and the headline.
+    """Write a result as JSON with its further files; print `text`, with the checkpoint, the data
+    and the time before and after it, the line `exact` and the headline.
 
     Raises:
-        ConfigError: there is no room for all files; none is written.
+        ConfigError: the files cannot be written; none is left.
     """
     written = {job.output: json.dumps(content, indent=1, allow_nan=False) + "\n", **files}
     try:

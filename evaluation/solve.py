@@ -1,4 +1,4 @@
-"""Solve puzzles with a trained model, and keep what it answered at each ACT step."""
+"""Solve puzzles with a trained model, and keep its answer after each ACT step."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dataset.kinds.base import Puzzle, Verdict
-from evaluation.chains import Found, chosen, ends_of, residual_of
+from evaluation.chains import ChainResult, chosen, ends_of, residual_of
 from evaluation.config import ThinkingSettings
 from evaluation.think import Step, chain_steps
 from evaluation.views import Seen, seen_by_chains, views_for
@@ -19,9 +19,9 @@ from models.heads.base import Examples
 _BATCH_SIZE = 64
 
 
-class Glimpse(NamedTuple):
-    """What N puzzles have come to after an ACT step of a chain: tokens uint8 [N, S], how sure the
-    model is of each, float32 [N, S], and of the whole, q_halt float32 [N].
+class StepAnswers(NamedTuple):
+    """The answers to N puzzles after an ACT step of a chain: tokens uint8 [N, S], the probability
+    of each token, float32 [N, S], and q_halt, float32 [N].
     """
 
     chain: int
@@ -31,26 +31,24 @@ class Glimpse(NamedTuple):
     q_halt: np.ndarray
 
 
-Watch = Callable[[Glimpse], object]
+Watch = Callable[[StepAnswers], object]
 
 
 @dataclass(frozen=True)
 class Reasoning:
-    """How the answer to one puzzle came about.
+    """The answer to one puzzle, step by step, in the chain that was chosen.
 
     Attributes:
-        puzzle: the puzzle.
         answers: int8 [steps, size, size], the most likely tokens after each ACT step; in a Sudoku 0
             where the model left a cell empty.
-        q_halt: float32 [steps], the chance that the answer is right, as the model sees it; NaN
-            where no head says so.
+        q_halt: float32 [steps], the model's probability that the answer is right; NaN without a
+            head that says so.
         q_continue: float32 [steps], the value of another step.
         halts: bool [steps], whether the halting rule of training would stop here.
         chain: number of the chain that answers, from 0.
-        num_chains: those that thought about the puzzle.
-        num_agreeing: those that give this answer.
-        certainty: float32 [steps, size, size], the probability that the model gives to each cell's
-            token.
+        num_chains: number of chains that were run.
+        num_agreeing: number of chains with the same answer.
+        certainty: float32 [steps, size, size], the probability of each cell's token.
     """
 
     puzzle: Puzzle
@@ -74,24 +72,25 @@ class Reasoning:
         return self.answers[-1]
 
     def judge(self, step: int = -1) -> Verdict:
-        """Say what the answer after a step is."""
+        """Judge the answer after a step: solved, wrong or unknown."""
         puzzle = self.puzzle
         return puzzle.kind.judge(self.question, self.answers[step], puzzle.target)
 
     def cells_changed(self) -> np.ndarray:
-        """Number of cells that each step changed, int64 [steps]; the first one fills the puzzle."""
+        """Return the number of cells that each step changed, int64 [steps]."""
         before = np.concatenate([self.question[None], self.answers[:-1]])
         changed = partial(self.puzzle.kind.changed, self.question)
         return np.array([changed(*pair).sum() for pair in zip(before, self.answers, strict=True)])
 
     def cells_wrong(self, step: int = -1) -> np.ndarray:
-        """Mark what cannot stay, bool [size, size]: in a Sudoku what is empty, repeated digits and
+        """Mark the wrong cells, bool [size, size]: in a Sudoku empty cells, repeated digits and
         changed clues.
         """
         puzzle = self.puzzle
         return puzzle.kind.wrong(self.question, self.answers[step], puzzle.target)
 
 
+@torch.no_grad()
 def reason(
     model: ACTLossHead,
     puzzles: Sequence[Puzzle],
@@ -99,54 +98,43 @@ def reason(
     settings: ThinkingSettings | None = None,
     watch: Watch | None = None,
 ) -> Iterator[Reasoning]:
-    """Let the model think about each puzzle for all its ACT steps; yields in their order.
+    """Run the model on puzzles for all its ACT steps; yield the reasoning about each, in order.
 
     Args:
-        puzzles: of one kind and size, which the model reads.
-        settings: which chains think about each puzzle, and which of them answers; the depth is the
-            model's, and of each list the first value counts. None: one chain.
+        puzzles: all of one kind and size, which the model reads.
+        settings: for chains and their choice; only the first value of a list counts, and `steps` is
+            not read. None: one chain.
         watch: called after each ACT step of each chain.
     """
     model.eval()
     settings = settings or ThinkingSettings()
-    size = max(1, _BATCH_SIZE // settings.breadth[0])
-    for start in range(0, len(puzzles), size):
-        some = puzzles[start : start + size]
-        yield from _reason_batch(model, some, start, device, settings, watch)
-
-
-@torch.no_grad()
-def _reason_batch(
-    model: ACTLossHead,
-    puzzles: Sequence[Puzzle],
-    first_row: int,
-    device: torch.device,
-    settings: ThinkingSettings,
-    watch: Watch | None,
-) -> list[Reasoning]:
-    inputs = np.stack([puzzle.tokens for puzzle in puzzles])
-    ids = np.array([puzzle.identifier for puzzle in puzzles], np.int32)
+    size = max(1, _BATCH_SIZE // settings.chains[0])
 
     def on_device(arrays: dict[str, np.ndarray]) -> Examples:
         return {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
 
-    views, chains = views_for(settings, puzzles[0].kind, len(puzzles[0].question)), []
-    rows = first_row + np.arange(len(puzzles))
-    for number, own in enumerate(seen_by_chains(views, settings.seed, rows, settings.breadth[0])):
-        arrays = {"inputs": own.boards(inputs).astype(np.int32), "puzzle_identifiers": ids}
-        steps = chain_steps(model, model, arrays, settings, number, first_row, on_device)
-        chains.append(_read(model, steps, own, number, watch))
-    told = {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
-    return list(_chosen(model, puzzles, told, settings))
+    for first_row in range(0, len(puzzles), size):
+        some = puzzles[first_row : first_row + size]
+        inputs = np.stack([puzzle.tokens for puzzle in some])
+        ids = np.array([puzzle.identifier for puzzle in some], np.int32)
+        views, chains = views_for(settings, some[0].kind, len(some[0].question)), []
+        rows = first_row + np.arange(len(some))
+        seen = seen_by_chains(views, settings.seed, rows, settings.chains[0])
+        for number, own in enumerate(seen):
+            arrays = {"inputs": own.boards(inputs).astype(np.int32), "puzzle_identifiers": ids}
+            steps = chain_steps(model, model, arrays, settings, number, first_row, on_device)
+            chains.append(_read(model, steps, own, number, watch))
+        results = {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
+        yield from _chosen(model, some, results, settings)
 
 
 def _read(
     model: ACTLossHead, steps: Iterable[Step], seen: Seen, number: int, watch: Watch | None
 ) -> dict[str, np.ndarray]:
-    """Return what the chain with this number says of N puzzles themselves, [N, steps, ...] by name:
-    fields of `Reasoning`, the `tokens` [N, steps, S], `q_halt_logits`, and `residual`.
+    """Read a chain's answers to N puzzles, [N, steps, ...] by name: fields of `Reasoning`, the
+    `tokens` [N, steps, S], `q_halt_logits`, and `residual`. Views are turned back.
     """
-    act, told = model.model, []
+    act, read = model.model, []
     for step, (before, carry) in enumerate(steps, start=1):
         given = act.inner.read(act.answer_of(carry), carry.examples)
         best = given["logits"].argmax(-1, keepdim=True)
@@ -161,34 +149,34 @@ def _read(
         of_step = {name: value.cpu().numpy() for name, value in one.items()}
         of_step["tokens"] = seen.tokens(best.squeeze(-1).cpu().numpy().astype(np.uint8))
         of_step["certainty"] = seen.values(certainty.squeeze(-1).float().cpu().numpy())
-        told.append(of_step)
+        read.append(of_step)
         if watch is not None:
             names = ("tokens", "certainty", "q_halt")
-            watch(Glimpse(number, step, *(of_step[name] for name in names)))
-    return {name: np.stack([one[name] for one in told], 1) for name in told[0]}
+            watch(StepAnswers(number, step, *(of_step[name] for name in names)))
+    return {name: np.stack([one[name] for one in read], 1) for name in read[0]}
 
 
 def _chosen(
     model: ACTLossHead,
     puzzles: Sequence[Puzzle],
-    told: dict[str, np.ndarray],
+    results: dict[str, np.ndarray],
     settings: ThinkingSettings,
 ) -> Iterator[Reasoning]:
-    """Yield what the chain that answers says of each puzzle; `told`: of C chains what `_read`
-    gives, [C, N, steps, ...].
+    """Yield the reasoning of the chosen chain for each puzzle. `results` come from `_read` for C
+    chains, [C, N, steps, ...].
     """
-    select, halts, tokens = settings.select[0], told["halts"], told["tokens"]
+    select, halts, tokens = settings.select[0], results["halts"], results["tokens"]
     num_steps, rows = halts.shape[-1], np.arange(len(puzzles))
     halt = np.where(halts.any(-1), halts.argmax(-1) + 1, 0)
     ends = ends_of(select, halt, num_steps)
     at_end = np.take_along_axis(tokens, ends[..., None, None] - 1, 2).squeeze(2)
     preds, q, residual = (
-        told[name][:, None, :, -1] for name in ("tokens", "q_halt_logits", "residual")
+        results[name][:, None, :, -1] for name in ("tokens", "q_halt_logits", "residual")
     )
-    best = chosen(select, Found(preds, at_end, q, residual, halt), 0, num_steps)
+    best = chosen(select, ChainResult(preds, at_end, q, residual, halt), 0, num_steps)
     agreeing = (at_end == at_end[best, rows]).all(-1).sum(0)
     for row, (puzzle, chain) in enumerate(zip(puzzles, best.tolist(), strict=True)):
-        own = {name: values[chain, row, : ends[chain, row]] for name, values in told.items()}
+        own = {name: values[chain, row, : ends[chain, row]] for name, values in results.items()}
         yield Reasoning(
             puzzle,
             answers=np.stack([puzzle.kind.to_grid(step) for step in own["tokens"]]),

@@ -1,4 +1,4 @@
-"""Tables of figures for people and for programs. Imports no torch."""
+"""Tables of figures as text, JSON and CSV. Imports no torch."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ Cell = Estimate | float | str | None
 
 
 def as_text(names: Sequence[str], lines: Iterable[Sequence[Cell]], explained: str) -> str:
-    """Return the lines in columns with these names, then what explains them. Estimates have their
+    """Return a table with these column names, and a line that explains it. Estimates have their
     95 % intervals; None is a dash.
     """
     rows = [names, *([_shown(cell) for cell in line] for line in lines)]
@@ -30,8 +30,8 @@ def _shown(cell: Cell) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a figure, or objects with figures, as a JSON-ready value, an estimate with its
-    interval. What is not finite becomes text ("nan"), since JSON has no number for it.
+    """Turn a figure, or an object with figures, into a JSON-ready value. NaN and infinity become
+    text ("nan"), since JSON cannot express them.
     """
     if isinstance(value, list):
         return [plain(one) for one in value]
@@ -41,11 +41,11 @@ def plain(value: Any) -> Any:
 
 
 def rows_as_csv(names: Iterable[str], sets: Mapping[str, Mapping[str, np.ndarray | None]]) -> str:
-    """Return a line for each row of all sets: the set, the number of the row, and its values.
+    """Return CSV with a line for each row of all sets: the set, the row's number, and its values.
 
     Args:
-        names: of the values, in their order.
-        sets: of each set the values by name, [rows]; NaN and None are left empty.
+        names: of the values, in order.
+        sets: the values [rows] of each set, by name; NaN and None become empty fields.
     """
     names = list(names)
     lines = [",".join(["set", "index", *names])]

@@ -1,9 +1,8 @@
-"""The only loop that drives a model in evaluations: ACT steps, and those who read them.
+"""The ACT steps of a model in evaluations.
 
-`steps` runs one ACT step after the other. All else here says what the slots are offered before each
-step: a batch that takes all its steps, rows that give their slots to the next ones where they halt,
-or a chain that is disturbed. A step between the first and the last is not measured, and its answer
-is read only where somebody asks for it.
+`steps` is the only loop that runs a model. The rest of the file provides its input: batches that
+take all steps, rows that give their slots to the next rows when they halt (`_Slots`), and chains
+with noise. Steps before the last are not measured, and their answers are read only on request.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,20 +26,19 @@ from runtime.ranks import Ranks
 from runtime.streams import Stream, random_words
 
 NUM_ANSWERS = 32
-"""Steps after which answers are noted."""
-
+"""Answers are kept for this many steps, from the first."""
 
 Forward = Callable[..., LossOutput]
-"""A model with its loss, plain or compiled: one ACT step, called as `ACTLossHead.forward` is."""
+"""One ACT step of a model with its loss, plain or compiled; called like `ACTLossHead.forward`."""
 
 
 class Offer(NamedTuple):
-    """What all slots are offered before an ACT step.
+    """The input of an ACT step.
 
     Attributes:
         examples: slots that have halted take their row of these.
-        halted: bool [B], the slots that take a new example; None: those that halted in the step
-            before, at first all.
+        halted: bool [B], the slots that take a new example; None: all slots in the first step, then
+            those that halted in the step before.
         drawn: the random numbers of the step.
     """
 
@@ -50,7 +48,7 @@ class Offer(NamedTuple):
 
 
 class Step(NamedTuple):
-    """An ACT step: the answer's states [B, T, D] before it, and the carry after it."""
+    """The result of an ACT step: the answer's states [B, T, D] before it, the carry after it."""
 
     before: Tensor
     carry: ACTCarry
@@ -62,12 +60,12 @@ def steps(
     offers: Iterable[Offer],
     disturb: Callable[[ACTCarry], ACTCarry] = lambda carry: carry,
 ) -> Iterator[Step]:
-    """Run an ACT step for each offer; yields them.
+    """Run an ACT step for each offer and yield its result.
 
     Args:
         forward: `model` or its compiled form.
         model: in evaluation mode.
-        offers: the next one is asked for when the step before has been read, and may depend on it.
+        offers: each is requested after the step before has been read, and may depend on it.
         disturb: changes the carry between two steps.
     """
     carry = None
@@ -81,14 +79,14 @@ def steps(
 
 
 def all_steps(model: ACTLossHead, examples: Examples) -> Iterable[Offer]:
-    """Offer the same examples at each ACT step, until each row has taken all its steps."""
+    """Offer the same examples at every ACT step, for as many steps as the model takes."""
     return repeat(Offer(examples), model.model.eval_max_steps)
 
 
 @contextmanager
 def evaluating(model: ACTLossHead, ranks: Ranks, first_row: int) -> Iterator[None]:
-    """Put a model into evaluation mode in the block, without gradients. Models of your own that ask
-    torch for numbers draw those of this rank, whose rows begin at `first_row`.
+    """Put a model into evaluation mode in the block, without gradients. `first_row` seeds torch's
+    own generator, for models that draw from it: each rank draws other numbers.
     """
     was_training = model.training
     model.eval()
@@ -99,12 +97,12 @@ def evaluating(model: ACTLossHead, ranks: Ranks, first_row: int) -> Iterator[Non
         model.train(was_training)
 
 
-# What rows draw
+# The random draws of rows
 
 
 def row_keys(stream: Stream, seed: int, first_row: int, count: int, chain: int = 0) -> np.ndarray:
-    """Return the keys by which rows from `first_row` on draw in a chain, int64 [count]."""
-    # Four words for each step of the counter.
+    """Return the random keys of `count` rows from `first_row` on in a chain, int64 [count]."""
+    # The counter of the generator advances by one for every four words.
     first_word = first_row % 4
     words = random_words(seed, stream, (first_row // 4, chain, 0, 0), first_word + count)
     return (words[first_word:] >> np.uint64(32)).astype(np.int64)
@@ -113,8 +111,8 @@ def row_keys(stream: Stream, seed: int, first_row: int, count: int, chain: int =
 def with_draws(
     arrays: dict[str, np.ndarray], model: ACTLossHead, seed: int, first_row: int, chain: int = 0
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a batch, for a model that draws random numbers with the keys that its
-    rows have, the first of which is row `first_row` of its set.
+    """Return the arrays of a batch, with the keys of its rows if the model draws random numbers.
+    The batch begins at row `first_row` of its set.
     """
     if not model.model.inner.draws_numbers:
         return arrays
@@ -134,15 +132,15 @@ def chain_steps(
     first_row: int,
     on_device: Callable[[dict[str, np.ndarray]], Examples],
 ) -> Iterator[Step]:
-    """Return the ACT steps of the chain with this number.
+    """Run the ACT steps of the chain with this number.
 
-    With `perturb=noise` all chains but the first are disturbed after each step. A row's noise
-    depends on seed, row, chain and step alone.
+    With `perturb=noise` all chains but the first get noise after each step. The noise of a row
+    depends only on seed, row, chain and step.
 
     Args:
         arrays: inputs, as this chain sees them, and puzzle_identifiers, on the host.
         first_row: number of the first puzzle in its set.
-        on_device: brings arrays to the device of the model.
+        on_device: copies arrays to the device of the model.
     """
     examples = on_device(with_draws(arrays, model, settings.seed, first_row, chain))
     if settings.perturb != "noise" or chain == 0:
@@ -163,16 +161,16 @@ def chain_steps(
 
 
 @dataclass(frozen=True)
-class Thought:
+class AnsweredBatch:
     """A batch with the answers of its rows.
 
     Attributes:
-        set_name, batch, count, start: as `EvalBatches` gives them.
-        carry: after the last step of each row; all have halted. Where slots were refilled it has
-            the answer's latent alone.
-        right: which rows are right after each step, float32 [b, steps], where that was noted.
-        answers: with `right`, the tokens after each of the first steps, at most `NUM_ANSWERS`,
-            int16 [b, steps, S].
+        set_name, batch, count, start: from `EvalBatches`.
+        carry: after the last step of each row; all have halted. If slots were refilled, the
+            answer's latent is the only one in it.
+        right: which rows are right after each step, float32 [b, steps]; None: not noted.
+        answers: the tokens after each of the first `NUM_ANSWERS` steps, int16 [b, steps, S];
+            None: not noted.
     """
 
     set_name: str
@@ -184,7 +182,7 @@ class Thought:
     answers: Tensor | None = None
 
 
-def thoughts(
+def answered_batches(
     forward: Forward,
     model: ACTLossHead,
     batches: EvalBatches,
@@ -193,19 +191,19 @@ def thoughts(
     begin: Callable[[int], None],
     seed: int = 0,
     notes_right: bool = False,
-) -> Iterator[Thought]:
-    """Let a model in evaluation mode think about all batches; yields them in their order.
+) -> Iterator[AnsweredBatch]:
+    """Run a model in evaluation mode on all batches, and yield them in order.
 
     Args:
         forward: `model` or its compiled form.
         halting: steps: every row takes all steps. q: a row that halts gives its slot to the next
-            row, at a constant shape.
-        begin: called before the work on each batch, with its number.
-        seed: of the numbers that the rows of a model draw.
-        notes_right: note which rows are right after each step, but with `halting` q.
+            row; shapes stay constant.
+        begin: called before each batch with its number.
+        seed: of the random numbers that rows draw.
+        notes_right: note which rows are right after each step; not with halting=q.
     """
     if halting == "q":
-        yield from _Slots(model, batches, ranks, seed).thoughts(forward, begin)
+        yield from _Slots(model, batches, ranks, seed).run(forward, begin)
         return
     first_row = ranks.rank * batches.local_batch_size
     for number, (set_name, batch, count, start) in enumerate(batches):
@@ -213,14 +211,14 @@ def thoughts(
         arrays = with_draws(batch.arrays(), model, seed, start + first_row)
         examples = ranks.on_device(arrays)
         took = _all_steps(forward, model, examples, notes_right=notes_right)
-        yield Thought(set_name, batch, count, start, *took)
+        yield AnsweredBatch(set_name, batch, count, start, *took)
 
 
 def _all_steps(
     forward: Forward, model: ACTLossHead, examples: Examples, *, notes_right: bool = False
 ) -> tuple[ACTCarry, Tensor | None, Tensor | None]:
-    """Return the carry after all ACT steps on fresh examples and, where asked for, which rows are
-    right after each step, and their answers, as `Thought` has them.
+    """Run all ACT steps on fresh examples. Return the carry, `AnsweredBatch.right` and
+    `AnsweredBatch.answers`.
     """
     act, carry = model.model, None
     right: list[Tensor] = []
@@ -232,7 +230,7 @@ def _all_steps(
             right.append(Targets.of(carry.examples, logits).whole_right.float())
             if len(answers) < NUM_ANSWERS:
                 answers.append(logits.argmax(-1).short())
-    assert carry is not None  # A model takes a step at least.
+    assert carry is not None  # A model takes at least one step.
     if not right:
         return carry, None, None
     return carry, torch.stack(right, -1), torch.stack(answers, 1)
@@ -243,39 +241,44 @@ def _all_steps(
 
 @dataclass
 class _OpenBatch:
-    """A batch some of whose rows are waiting or in work; the others have left their answers."""
+    """A batch with rows that are still waiting or running."""
 
-    place: tuple[str, Batch, int, int]  # As `EvalBatches` gives it.
+    place: tuple[str, Batch, int, int]  # From `EvalBatches`.
     examples: Examples
     answers: Tensor  # States [B, T, D]; zeros until a row has its answer.
     steps: Tensor  # int32 [B]
-    missing: int  # Rows without an answer, padding aside.
+    missing: int  # Rows without an answer, not counting padding.
 
 
 class _Slots:
-    """As many slots as a batch has rows, each with a row of its own or, at the end, none."""
+    """The slots for halting=q: as many as a batch has rows. When a row halts, the next row takes
+    its slot, also one of the next batch; at the end slots stay empty.
+    """
 
     def __init__(self, model: ACTLossHead, batches: EvalBatches, ranks: Ranks, seed: int) -> None:
         self._model, self._batches, self._ranks, self._seed = model, batches, ranks, seed
-        self._opened: dict[int, _OpenBatch] = {}  # By number, until they are taken out.
+        self._opened: dict[int, _OpenBatch] = {}  # By batch number, until all rows have answers.
         self._coming = self._rows()
         self._owners: list[tuple[int, int] | None] = [None] * batches.local_batch_size
         self._offered: Examples = {}
         self._halted: Tensor | None = None
 
-    def thoughts(self, forward: Forward, begin: Callable[[int], None]) -> Iterator[Thought]:
-        """Yield all batches, in their order, as soon as their rows have halted."""
-        running = steps(forward, self._model, self._offers())
+    def run(self, forward: Forward, begin: Callable[[int], None]) -> Iterator[AnsweredBatch]:
+        """Yield all batches in order, each as soon as its rows have halted."""
+        offers = (Offer(self._offered, self._halted) for _ in repeat(None))
+        running = steps(forward, self._model, offers)
         for number in range(len(self._batches)):
             begin(number)
             self._fill()
             while self._opened[number].missing:
-                self._leave(next(running).carry)
+                self._collect(next(running).carry)
                 self._fill()
             yield self._take_out(number)
 
     def _rows(self) -> Iterator[tuple[int, int]]:
-        """Yield (batch, row in it) of this rank's rows but padding; opens the batches."""
+        """Yield (number of the batch, row in it) for this rank's rows without padding. A batch is
+        opened when its first row is needed.
+        """
         size, inner = self._batches.local_batch_size, self._model.model.inner
         first = self._ranks.rank * size
         for number, place in enumerate(self._batches):
@@ -301,13 +304,8 @@ class _Slots:
             for name, values in self._opened[number].examples.items():
                 self._offered[name][slots] = values[rows]
 
-    def _offers(self) -> Iterator[Offer]:
-        """Yield what the slots are offered before each step."""
-        while True:
-            yield Offer(self._offered, self._halted)
-
-    def _leave(self, carry: ACTCarry) -> None:
-        """Let the rows that have halted after a step leave their answers and their slots."""
+    def _collect(self, carry: ACTCarry) -> None:
+        """Collect the answers of the rows that halted in this step, and free their slots."""
         act = self._model.model
         self._halted = act.halts(carry)
         halted = self._ranks.to_host(self._halted).nonzero().flatten().tolist()
@@ -320,19 +318,19 @@ class _Slots:
         for slot, _ in done:
             self._owners[slot] = None
 
-    def _take_out(self, number: int) -> Thought:
-        """Return a batch whose rows all have their answers, and forget it."""
+    def _take_out(self, number: int) -> AnsweredBatch:
+        """Return a batch with all its answers, and forget it."""
         opened = self._opened.pop(number)
         latents = {self._model.model.inner.latents[0]: opened.answers}
         halted = torch.ones_like(opened.steps, dtype=torch.bool)
         carry = ACTCarry(latents, opened.steps, halted, opened.examples)
-        return Thought(*opened.place, carry)
+        return AnsweredBatch(*opened.place, carry)
 
     def _by_batch(
         self, pairs: list[tuple[int, tuple[int, int]]]
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield for each batch its number, slots and rows, from (slot, (batch, row)) of several;
-        they go to the device in one copy.
+        """Group pairs (slot, (batch, row)): yield each batch's number, slots and rows. All indices
+        go to the device in one copy.
         """
         triples = sorted((number, slot, row) for slot, (number, row) in pairs)
         indices, end = torch.tensor(triples).to(self._ranks.device), 0

@@ -1,4 +1,4 @@
-"""Values of JSON that others have written: what is not of the wanted kind counts as missing."""
+"""Read values from JSON of unknown origin: a value of another type counts as missing."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from evaluation.metrics import Estimate, wilson
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number of JSON as such; None for anything else."""
+    """Return a finite number as a float; None for anything else."""
     with suppress(OverflowError):
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
@@ -17,14 +17,14 @@ def number(value: Any) -> float | None:
 
 
 def number_in(text: str) -> float | None:
-    """Return the finite number that a text is; None where it is none."""
+    """Parse a finite number; return None for any other text."""
     with suppress(ValueError):
         return number(float(text))
     return None
 
 
 def at(value: Any, *path: str | int) -> Any:
-    """Return what stands at a path of nested JSON; None where there is nothing."""
+    """Return the value at a path of nested JSON; None if it is missing."""
     for key in path:
         if isinstance(value, Mapping):
             value = value.get(key)
@@ -36,17 +36,17 @@ def at(value: Any, *path: str | int) -> Any:
 
 
 def listed(value: Any) -> list[Any]:
-    """Return a list of JSON as such; an empty one for anything else."""
+    """Return a list as it is; an empty list for anything else."""
     return value if isinstance(value, list) else []
 
 
 def items(value: Any) -> list[tuple[str, Any]]:
-    """Return the items of an object of JSON; none of anything else."""
+    """Return the items of a JSON object; an empty list for anything else."""
     return list(value.items()) if isinstance(value, Mapping) else []
 
 
 def estimate_of(value: Any) -> Estimate | None:
-    """Return a figure of an evaluation's JSON with its interval, None where it has no value."""
+    """Parse a figure of an evaluation with its interval; return None if it has no value."""
     found = number(at(value, "value"))
     if found is None:
         return None
@@ -54,7 +54,7 @@ def estimate_of(value: Any) -> Estimate | None:
 
 
 def share_of(share: float | None, count: int) -> Estimate | None:
-    """Return a share of so many puzzles with its interval; None where it is none."""
+    """Return a share of `count` puzzles with its interval; None if it is not a share."""
     if share is None or not 0 <= share <= 1 or not 0 < count < 2**53:
         return None
     return wilson(round(share * count), count)

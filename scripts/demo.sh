@@ -13,7 +13,7 @@ echo "2. Training (a stopped run resumes)"
 "$python" pretrain.py "experiment=$experiment"
 echo
 echo "3. Solving two unseen puzzles, with 16 ACT steps"
-"$python" scripts/solve.py "checkpoint=$run" "data_path=$data" count=2 depth=16
+"$python" scripts/solve.py "checkpoint=$run" "data_path=$data" count=2 steps=16
 echo
 echo "The data are in $data; the run's metrics.jsonl and checkpoints are in $run"
 echo
@@ -22,7 +22,7 @@ echo "4. Evaluating on all unseen puzzles, with 16 ACT steps"
     save_records=true
 echo
 echo "5. Thinking longer: up to 64 ACT steps, on 200 of these puzzles"
-"$python" evaluate.py "checkpoint=$run" "data_path=$data" 'depth=[4,16,64]' max_examples=200 global_batch_size=100
+"$python" evaluate.py "checkpoint=$run" "data_path=$data" 'steps=[4,16,64]' max_examples=200 global_batch_size=100
 echo
 echo "6. Writing a report of the run, to open in a browser"
 "$python" scripts/report.py "$run"

@@ -5,7 +5,7 @@ file. Instead of puzzle=, set file=FILE (Sudokus, one per line or in rows; mazes
 task, .json), index=198 or [3,198] (puzzles of the test set by number) or count=N (its first ones),
 or give puzzles on standard input. data_path=FOLDER, split= and set= choose another set.
 
-The answer is the most likely token of each cell after the last step. depth=64 breadth=8 thinks
+The answer is the most likely token of each cell after the last step. steps=64 chains=8 thinks
 longer, as in evaluate.py: 64 ACT steps in each of 8 chains, one of which gives the answer.
 
 Shows the answer, whether it is right (if known), the model's confidence, and the changes of the

@@ -123,7 +123,8 @@ def records_of_search(found: Mapping[str, Sequence[SearchResult]], job: Job) -> 
         answered = np.array([one.row for one in puzzles if one.answer is not None], np.int64)
         if len(answered):
             preds = np.stack([one.answer for one in puzzles if one.answer is not None])
-            answers.add(name, answered, rows.inputs[answered], rows.labels[answered], preds)
+            inputs, tokens = rows.inputs[answered], rows.labels[answered]
+            answers.add(name, answered, {"inputs": inputs, "labels": tokens, "preds": preds})
     lines = as_csv(found, labels, known)
     return records(job, lines, answers.finish(lambda own: [own]))
 

@@ -67,7 +67,7 @@ def run(
     for path in predictions:
         tally.add_rows(tasks, names, read_predictions(path))
 
-    scores, attempts = score(tasks, tally, ks), submission(tasks, tally)
+    (scores, _), attempts = score(tasks, tally, ks), submission(tasks, tally)
     if submission_path is not None:
         with disk_errors(submission_path, DatasetError):
             write_atomically(submission_path, json.dumps(attempts) + "\n")
@@ -75,8 +75,8 @@ def run(
         rows = f"{tally.num_unmatched} of {tally.num_predictions} predictions"
         sys.stderr.write(f"{rows} match no test input of their task and are not counted\n")
     result = {
-        "score_per_test_output": {f"ARC/pass@{k}": v for k, v in scores.per_test_output.items()},
-        "score_per_task_all_outputs": {f"pass@{k}": v for k, v in scores.per_task.items()},
+        "score_per_test_output": {f"ARC/pass@{k}": scores[f"pass@{k}"] for k in ks if scores},
+        "score_per_task_all_outputs": {f"pass@{k}": scores[f"task_pass@{k}"] for k in ks if scores},
         "submission": attempts,
     }
     sys.stdout.write(json.dumps(result) + "\n")

@@ -74,7 +74,7 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     from runtime.device import prepare_host, resolve_device
 
     device = torch.device(resolve_device(config.device))
-    steps = config.depth[0] if config.depth else None
+    steps = config.steps[0] if config.steps else None
     overrides = ArchOverrides(**config.arch_overrides.model_dump(), halt_max_steps=steps)
     prepare_host(config.num_threads)
     arch, model = load_for(puzzles, trained, device, overrides)

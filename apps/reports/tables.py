@@ -127,8 +127,8 @@ _FIGURES: _Columns = (
     ("loss", lambda value: figure(number(value)), ("metrics", "lm_loss", "value")),
 )
 _CHAINS: _Columns = (
-    ("depth", _count, ("depth",)),
-    ("breadth", _count, ("breadth",)),
+    ("steps", _count, ("depth",)),
+    ("chains", _count, ("breadth",)),
     ("select", words, ("select",)),
     ("first chain", _share, ("single",)),
     ("selected", _share, ("selected",)),

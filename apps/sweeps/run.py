@@ -118,7 +118,7 @@ class _Sweep:
 
     @cached_property
     def digests(self) -> list[str]:
-        return [digest(config.model_dump(mode="json")) for config in self.settings]
+        return [digest(config.model_dump(mode="json", by_alias=True)) for config in self.settings]
 
     @cached_property
     def identity(self) -> str:

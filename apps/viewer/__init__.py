@@ -1,1 +1,1 @@
-"""A local page on which a model can be watched."""
+"""The viewer: a local web page that shows a model solving puzzles."""

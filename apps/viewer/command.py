@@ -1,8 +1,8 @@
-"""Watch a model think, on a page of this machine: python scripts/viewer.py [CHECKPOINT ...].
+"""Watch a model solve puzzles, on a local web page: python scripts/viewer.py [CHECKPOINT ...].
 
 CHECKPOINT is a run's folder, a checkpoint in it, a published `step_N` file, or a folder with runs
-below it (default: checkpoints). The address that is printed can be opened in a browser of this
-machine, and of no other. Nothing leaves the machine.
+in it (default: checkpoints). The command prints an address, which only a browser on this machine
+can open. Nothing leaves the machine.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shelf = look()
     if not shelf.models:
         places = ", ".join(map(str, options.checkpoints)) or "checkpoints"
-        return _refuse(f"{places}: no run in it; train one (make demo), or name a run's folder")
+        return _refuse(f"{places}: no run found; train one (make demo), or name a run's folder")
     try:
         server = Server(look, options.port)
     except OSError as error:
@@ -57,9 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="viewer.py", description=summary)
     what = "runs, checkpoints, or folders with runs (default: checkpoints)"
     parser.add_argument("checkpoints", nargs="*", type=run_named, metavar="CHECKPOINT", help=what)
-    folders = "a folder with data sets, may be given again (default: data)"
+    folders = "a folder with data sets; can be repeated (default: data)"
     parser.add_argument("--data", action="append", type=Path, metavar="FOLDER", help=folders)
-    port = "of the loopback address (default: 8765; 0: any free one)"
+    port = "port on the loopback address (default: 8765; 0: any free port)"
     parser.add_argument("--port", type=int, default=8765, metavar="N", help=port)
     parser.add_argument("--open", action="store_true", help="open the page in the usual browser")
     return parser

@@ -1,8 +1,7 @@
-"""The viewer's server: a page, and answers to what it asks. It listens on the loopback address.
+"""The viewer's server: it serves the page and answers its requests, on the loopback address.
 
-Only a page of its own may ask: requests for a host that is not this machine (whose name may lead
-here) or from another site's page are refused. What it names are numbers of what was found, never
-paths.
+It refuses requests from other sites' pages, and requests for another host name, which may be a
+name that an attacker points at this machine. Requests name models and data by number, not by path.
 """
 
 import json
@@ -19,7 +18,7 @@ from pydantic import Field
 from apps.reports.asking import note_on
 from apps.reports.boards import Board, asked, draw, draw_panels, panels_of
 from apps.viewer.shelf import MISTAKES, Model, Shelf, at, label
-from apps.viewer.thinking import Asked, Event, Thinker, svg_of
+from apps.viewer.thinking import Event, Options, Thinker, svg_of
 from dataset.kinds.base import Puzzle
 from dataset.kinds.sudoku import SUDOKU
 from evaluation.puzzles import parse_puzzle
@@ -45,8 +44,8 @@ _HEADERS = {
 }
 
 
-class Typed(Schema):
-    """A puzzle that was typed or drawn; or (data, row) one of a data set."""
+class GivenPuzzle(Schema):
+    """A puzzle: its text if it was typed or drawn, or the row of a data set."""
 
     text: str = Field("", max_length=200_000)
     data: CountOrZero | None = None
@@ -55,15 +54,15 @@ class Typed(Schema):
 
 class PuzzleRequest(Schema):
     model: CountOrZero
-    puzzle: Typed
+    puzzle: GivenPuzzle
 
 
-class ThinkRequest(PuzzleRequest, Asked):
-    """A puzzle that a model is to think about, and how."""
+class ThinkRequest(PuzzleRequest, Options):
+    """A puzzle for a model to solve, with settings."""
 
 
 class ExampleRequest(Schema):
-    """A puzzle that a model reads: one of its data, or a new one."""
+    """Asks for a puzzle that a model reads: one of its data, or a new one."""
 
     model: CountOrZero
     seed: CountOrZero = Field(0, lt=2**32)
@@ -74,7 +73,7 @@ class SaveRequest(Schema):
 
 
 class RowsRequest(Schema):
-    """Rows of a data set, or of an evaluation's records, that a model can be asked about."""
+    """Asks for puzzles of a data set, or of an evaluation's records, that a model reads."""
 
     model: CountOrZero
     of: Literal["data", "records"]
@@ -85,8 +84,8 @@ class RowsRequest(Schema):
 
 
 class Server(ThreadingTCPServer):
-    """Serves the page at a port of the loopback address, 0 for any free one, of what `find` finds:
-    it is asked each time a page is opened.
+    """The server on a port of the loopback address (0: any free one). It calls `find` for models
+    and data each time a page is opened.
 
     Raises:
         OSError: the port is taken.
@@ -96,20 +95,20 @@ class Server(ThreadingTCPServer):
     request_queue_size = 64
 
     def __init__(self, find: Callable[[], Shelf], port: int) -> None:
-        self.desk = _Desk(find)
-        super().__init__(("127.0.0.1", port), partial(_Handler, self.desk))
+        self.api = _Api(find)
+        super().__init__(("127.0.0.1", port), partial(_Handler, self.api))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: who asked has gone."""
+        """Print nothing: the client has closed the connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request, and closes its connection."""
+    """The handler of one request; it closes the connection."""
 
-    timeout = 10.0  # Seconds without a byte.
+    timeout = 10.0  # Seconds to wait for the next byte.
 
-    def __init__(self, desk: "_Desk", *given: Any) -> None:
-        self._desk = desk
+    def __init__(self, api: "_Api", *given: Any) -> None:
+        self._api = api
         super().__init__(*given)
 
     def do_GET(self) -> None:
@@ -129,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._say("there is no such page", 404)
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
-            answered = getattr(self._desk, name)(_parsed(body))
+            answered = getattr(self._api, name)(_parsed(body))
         except MISTAKES as error:
             return self._say(str(error), 400)
         except Exception as error:
@@ -147,17 +146,17 @@ class _Handler(BaseHTTPRequestHandler):
         is_elsewhere = self.headers.get("Origin", f"http://{host}") != f"http://{host}"
         is_elsewhere |= self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
         if not _THIS_MACHINE.fullmatch(host):
-            told = f"this page is for http://localhost:PORT, not for {shown(host)}; from another"
+            wrong = f"open this page as http://localhost:PORT, not at {shown(host)}; from another"
             there = "ssh -L PORT:localhost:PORT, and open that address there"
-            return f"{told} machine: {there}", 403
-        return ("another site's page may not ask here", 403) if is_elsewhere else None
+            return f"{wrong} machine: {there}", 403
+        return ("requests from another site's page are refused", 403) if is_elsewhere else None
 
     def _refusal_of_body(self) -> tuple[str, int] | None:
         lengths = self.headers.get_all("Content-Length", [])
         if self.headers.get_content_type() != "application/json":
             return "accepted: application/json", 415
         if "Transfer-Encoding" in self.headers or len(lengths) != 1 or not lengths[0].isdecimal():
-            return "the length of what is sent must be told", 411
+            return "the request must have one length (Content-Length)", 411
         is_large = len(lengths[0]) > 20 or int(lengths[0]) > _MOST_BYTES
         return (f"more than {_MOST_BYTES:,} bytes", 413) if is_large else None
 
@@ -179,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 def _parsed(body: bytes) -> Any:
@@ -188,39 +187,39 @@ def _parsed(body: bytes) -> Any:
     except (ValueError, RecursionError):
         sent = None
     if not isinstance(sent, dict):
-        raise ConfigError("what was sent is not a JSON object")
+        raise ConfigError("the request is not a JSON object")
     return sent
 
 
-class _Desk:
-    """Answers what the page asks; each method takes what was sent."""
+class _Api:
+    """The answers to the page's requests; each method takes a parsed request."""
 
     def __init__(self, find: Callable[[], Shelf]) -> None:
         self._find, self._thinker = find, Thinker()
         self._shelf = find()
 
     def found(self, _: Any) -> Event:
-        """List the models, data sets and records that there are by now."""
+        """Look for models, data sets and records, and list them."""
         shelf = self._shelf = self._shelf.with_more(self._find())
         return {
-            "models": [_told(model.name, lambda m=model: m.told(shelf)) for model in shelf.models],
-            "data": [_told(data.name, lambda d=data: {"kind": d.kind.name}) for data in shelf.data],
+            "models": [_named(m.name, lambda m=m: m.facts(shelf)) for m in shelf.models],
+            "data": [_named(d.name, lambda d=d: {"kind": d.kind.name}) for d in shelf.data],
             "records": [{"name": f"{r.name}: {r.data.name}"} for r in shelf.records],
         }
 
     def board(self, sent: Any) -> Event:
-        """Draw a puzzle, with the demonstrations of its task, and say what is known of it."""
+        """Draw a puzzle with the demonstrations of its task, its text and a note on it."""
         request = validate(PuzzleRequest, sent)
-        typed, puzzle = request.puzzle, self._puzzle(request.puzzle, self._model(request.model))
-        told = {"svg": svg_of(asked(puzzle)), "text": _text(puzzle), "note": note_on(puzzle)}
-        if typed.data is None:
-            return {**told, "label": "", "pairs": []}
-        pairs = self._shelf.data[typed.data].demonstrations(puzzle)
-        return {**told, "label": label(puzzle), "pairs": [_pair_drawn(pair) for pair in pairs]}
+        given, puzzle = request.puzzle, self._puzzle(request.puzzle, self._model(request.model))
+        drawn = {"svg": svg_of(asked(puzzle)), "text": _text(puzzle), "note": note_on(puzzle)}
+        if given.data is None:
+            return {**drawn, "label": "", "pairs": []}
+        pairs = self._shelf.data[given.data].demonstrations(puzzle)
+        return {**drawn, "label": label(puzzle), "pairs": [_pair_drawn(pair) for pair in pairs]}
 
     def example(self, sent: Any) -> Event:
-        """Choose a puzzle of a model's data, its own and what it was not trained on first; without
-        data make one.
+        """Choose a puzzle for a model: from its own test data if possible, else from other data;
+        without data make one.
         """
         request = validate(ExampleRequest, sent)
         model = self._model(request.model)
@@ -238,7 +237,7 @@ class _Desk:
         return {"text": _text(made)}
 
     def rows(self, sent: Any) -> Event:
-        """List puzzles of a data set or of records, as many as a page takes."""
+        """List a page of puzzles of a data set or of records."""
         request = validate(RowsRequest, sent)
         if request.of == "data":
             shown = data = at(self._shelf.data, request.number, "data set")
@@ -259,11 +258,11 @@ class _Desk:
         }
 
     def save(self, sent: Any) -> bytes:
-        """Return the last thought as a GIF."""
+        """Return the last solution as a GIF."""
         return self._thinker.saved(validate(SaveRequest, sent).thought)
 
     def think(self, sent: Any) -> Callable[[Callable[[Event], object]], None]:
-        """Return what lets a model think, and tells each event as it happens."""
+        """Return a function that solves a puzzle and reports each event as it happens."""
         wanted = validate(ThinkRequest, sent)
         model = self._model(wanted.model)
         puzzle = self._puzzle(wanted.puzzle, model)
@@ -272,41 +271,41 @@ class _Desk:
     def _model(self, number: int) -> Model:
         return at(self._shelf.models, number, "model")
 
-    def _puzzle(self, typed: Typed, model: Model) -> Puzzle:
-        """Return the puzzle that was sent.
+    def _puzzle(self, given: GivenPuzzle, model: Model) -> Puzzle:
+        """Return the puzzle of a request.
 
         Raises:
-            DatasetError: it is none, or not one that the model reads.
+            DatasetError: it is not a puzzle, or the model does not read it.
         """
         kind, facts = model.kind, model.trained.facts
-        if typed.data is not None:
-            data = at(self._shelf.data, typed.data, "data set")
-            puzzle = model.as_known(data.puzzles([typed.row])[0])
+        if given.data is not None:
+            data = at(self._shelf.data, given.data, "data set")
+            puzzle = model.as_known(data.puzzles([given.row])[0])
         elif kind and not kind.board(model.size).hint:
-            raise DatasetError(f"{kind.name} puzzles are chosen from a data set")
+            raise DatasetError(f"{kind.name} puzzles cannot be typed: choose one of a data set")
         else:
             try:
-                puzzle = parse_puzzle(typed.text, kind)
+                puzzle = parse_puzzle(given.text, kind)
             except ValueError as error:
                 raise DatasetError(str(error)) from None
         if kind is not None and puzzle.kind is not kind:
-            reads = f"the model reads {kind.name} puzzles"
-            raise DatasetError(f"a {puzzle.kind.name} puzzle, and {reads}")
+            read = f"the model reads {kind.name} puzzles"
+            raise DatasetError(f"this is a {puzzle.kind.name} puzzle; {read}")
         if facts is not None and puzzle.question.size != facts.seq_len:
             raise DatasetError(f"{puzzle.question.size} cells; the model reads {facts.seq_len}")
         return puzzle
 
 
-def _told(name: str, tell: Callable[[], Event]) -> Event:
-    """Return what is told of a thing by name; of a broken one the reason."""
+def _named(name: str, describe: Callable[[], Event]) -> Event:
+    """Return a name with its description, or with the error if that fails."""
     try:
-        return {"name": name, **tell()}
+        return {"name": name, **describe()}
     except MISTAKES as error:
         return {"name": name, "error": str(error)}
 
 
 def _pair_drawn(pair: Puzzle) -> str:
-    """Draw the input and the output of a demonstration."""
+    """Draw input and output of a demonstration."""
     assert pair.target is not None
     board = Board(pair, pair.target)
     given, made = panels_of(board)[:2]
@@ -314,7 +313,7 @@ def _pair_drawn(pair: Puzzle) -> str:
 
 
 def _text(puzzle: Puzzle) -> str:
-    """Return a puzzle as people type it; "" where they do not."""
+    """Return a puzzle as people type it; "" if its kind cannot be typed."""
     size = len(puzzle.question)
     look = puzzle.kind.board(size)
     return look.text(puzzle.tokens.reshape(size, size)) if look.hint else ""

@@ -1,6 +1,6 @@
-"""What the viewer offers: checkpoints, data sets and evaluations that it finds.
+"""The models, data sets and evaluations that the viewer finds.
 
-The page names them by their numbers, never by paths.
+The page refers to them by number, not by path.
 """
 
 import csv
@@ -40,7 +40,7 @@ from training.checkpoint.trained_model import TrainedModel, find_trained_model
 MISTAKES = (CheckpointError, ConfigError, DatasetError)
 _RECORDS = "_records.csv"
 _MOST_RUNS, _MOST_ROWS = 500, 200_000
-# What is told of a puzzle in an evaluation, and how.
+# The figures of a puzzle in an evaluation that the page shows, with their words.
 _FIGURES: dict[str, Callable[[float], str] | None] = {
     "exact_accuracy": None,
     "accuracy": lambda value: f"{percent(value)} of the cells right",
@@ -58,7 +58,7 @@ class Model:
 
     Attributes:
         name: for people.
-        path: a run's folder, or what `checkpoint=` takes.
+        path: a run's folder, or any other value of `checkpoint=`.
     """
 
     name: str
@@ -75,13 +75,13 @@ class Model:
 
     @property
     def size(self) -> int:
-        """Rows of its puzzles; where nothing tells, those of most Sudokus."""
+        """The number of rows of its puzzles; 9 if unknown."""
         facts = self.trained.facts
         return isqrt(facts.seq_len) if facts else 9
 
     @cached_property
     def identifiers(self) -> list[str] | None:
-        """Names of the puzzles that its embedding knows; None: it has none."""
+        """The names of the puzzles in its embedding; None: it has no embedding."""
         run = self.trained.run
         if not run.arch.puzzle_emb_ndim:
             return None
@@ -89,10 +89,10 @@ class Model:
         return identifiers_of(PuzzleDataset(folders, "train", check_values=False))
 
     def as_known(self, puzzle: Puzzle) -> Puzzle:
-        """Return an ARC puzzle of any data set with the identifier by which the model knows it.
+        """Return an ARC puzzle of any data set with the identifier that the model has for it.
 
         Raises:
-            DatasetError: it does not.
+            DatasetError: it has none.
         """
         if puzzle.kind is not ARC or self.identifiers is None:
             return puzzle
@@ -101,12 +101,12 @@ class Model:
         return replace(puzzle, identifier=self.identifiers.index(puzzle.name))
 
     def known(self, data: "Data") -> set[str] | None:
-        """Return the names of the ARC puzzles that it can be asked about; None: any puzzle."""
+        """Return the names of the ARC puzzles that it can solve; None: any puzzle."""
         known = self.identifiers if data.kind is ARC else None
         return None if known is None else set(known)
 
-    def told(self, shelf: "Shelf") -> dict[str, Any]:
-        """Return what the page is told of it."""
+    def facts(self, shelf: "Shelf") -> dict[str, Any]:
+        """Return the facts for the page."""
         trained, kind = self.trained, self.kind or SUDOKU
         data, records = shelf.offered(self)
         return {
@@ -123,13 +123,13 @@ class Model:
 
 @lru_cache(_MOST_RUNS)
 def _trained(path: Path, changed: float) -> TrainedModel:
-    """Look again only where a checkpoint has come or gone: all of it is read, to be verified."""
+    """Read a checkpoint again only if it has changed, since verifying it reads the whole file."""
     return find_trained_model(path, lambda message: None)
 
 
 @dataclass(frozen=True)
 class Data:
-    """A split of a data set, as a shelf of puzzles."""
+    """A split of a data set."""
 
     name: str
     folder: Path
@@ -141,10 +141,10 @@ class Data:
 
     @cached_property
     def kind(self) -> Kind:
-        """What kind of puzzles they are.
+        """The kind of its puzzles.
 
         Raises:
-            DatasetError: none that is known.
+            DatasetError: it is unknown.
         """
         return kind_of_data(self.dataset)
 
@@ -154,7 +154,7 @@ class Data:
 
     @cached_property
     def starts(self) -> dict[str, int]:
-        """Of each set the row, counted over all sets, of its first puzzle; of "" one behind all."""
+        """The first row of each set, counted over all sets; under "" the number of all rows."""
         sizes = [arrays.num_examples for arrays in self.dataset.sets.values()]
         return dict(zip([*self.dataset.sets, ""], [0, *np.cumsum(sizes).tolist()], strict=True))
 
@@ -162,19 +162,19 @@ class Data:
         """Return the puzzles of rows, counted over all sets.
 
         Raises:
-            DatasetError: there is no such row.
+            DatasetError: a row does not exist.
         """
         number = self.starts[""]
         for row in rows:
             if not 0 <= row < number:
-                raise DatasetError(f"{self.folder}: has {number} puzzles, none with number {row}")
+                raise DatasetError(f"{self.folder}: has {number} puzzles, but no number {row}")
         ordered = sorted(set(rows))
         found = dict(zip(ordered, puzzles_of(self.dataset, self.kind, ordered), strict=True))
         return [found[row] for row in rows]
 
     def demonstrations(self, own: Puzzle) -> list[Puzzle]:
-        """Return up to 10 pairs that show what an ARC task asks for: the pairs of its training
-        data, without augmentations, that are not the puzzle's own; of other kinds none.
+        """Return up to 10 demonstrations of the ARC task of a puzzle: the other pairs of its
+        training data, without augmentations; for other kinds an empty list.
         """
         if self.kind is not ARC or not (self.folder / "train" / METADATA_NAME).is_file():
             return []
@@ -186,7 +186,7 @@ class Data:
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of ARC puzzles, by row; of other kinds none."""
+        """The names of ARC puzzles, by row; empty for other kinds."""
         if self.kind is not ARC:
             return []
         known, sets = identifiers_of(self.dataset), self.dataset.sets.values()
@@ -195,8 +195,8 @@ class Data:
 
     @cached_property
     def listed(self) -> np.ndarray:
-        """The rows of the original puzzles, each the first of its group, counted over all sets,
-        int64; 200,000 at most.
+        """The rows of the original puzzles (the first of each group), counted over all sets, int64;
+        at most 200,000.
         """
         found = []
         for set_name, arrays in self.dataset.sets.items():
@@ -208,14 +208,14 @@ class Data:
 
     @cached_property
     def ratings(self) -> np.ndarray:
-        """How hard each row is, NaN where nobody has said so."""
+        """The difficulty of each row; NaN: unknown."""
         rated = [(one.example_ratings(), one.num_examples) for one in self.dataset.sets.values()]
-        parts = [np.full(n, np.nan) if told is None else told for told, n in rated]
+        parts = [np.full(n, np.nan) if ratings is None else ratings for ratings, n in rated]
         return np.concatenate(parts)
 
     def rows(self, text: str = "", known: Collection[str] | None = None) -> np.ndarray:
-        """Return the rows that are listed, int64; of ARC puzzles those whose names hold a text,
-        with `known` those of these only.
+        """Return the rows to list, int64. ARC puzzles are listed if their name contains `text`, and
+        is among `known` if that is given.
         """
         if not self.names:
             return self.listed
@@ -224,21 +224,21 @@ class Data:
         return self.listed[np.array(fits, bool)]
 
     def described(self, row: int, puzzle: Puzzle) -> str:
-        """Return a row that is listed in a line."""
+        """Describe a row of the list in one line."""
         kind, look, rating = puzzle.kind, self.look, self.ratings[row]
-        said = [label(puzzle)]
+        words = [label(puzzle)]
         if look.cells == "written":
-            said.append(f"{int((puzzle.tokens != look.open).sum())} clues")
+            words.append(f"{int((puzzle.tokens != look.open).sum())} clues")
         if kind is ARC:
-            said.append(f"{kind.seen(puzzle, puzzle.question).size} cells of the input")
+            words.append(f"{kind.seen(puzzle, puzzle.question).size} cells of the input")
         if np.isfinite(rating):
             rated = f"{rating:g}"
-            said.append(f"rating {rated}" if kind.rating == "rating" else f"{rated} {kind.rating}")
-        return ", ".join(said)
+            words.append(f"rating {rated}" if kind.rating == "rating" else f"{rated} {kind.rating}")
+        return ", ".join(words)
 
 
 def label(puzzle: Puzzle) -> str:
-    """Return how people call a puzzle of a data set, of ARC with its task."""
+    """Return a label for a puzzle of a data set, for ARC with its task."""
     task = f"task {_task_of(puzzle.name)}, " if puzzle.name else ""
     return f"{task}{puzzle.place}"
 
@@ -254,7 +254,7 @@ def _task_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a model's evaluation, puzzle by puzzle, and the data that it measured."""
+    """The records of an evaluation, puzzle by puzzle, and its data."""
 
     model: Path
     name: str
@@ -263,10 +263,10 @@ class Records:
 
     @cached_property
     def lines(self) -> dict[int, dict[str, float]]:
-        """The finite figures of all puzzles that have labels, by row, counted over all sets.
+        """The finite figures of all puzzles with labels, by row, counted over all sets.
 
         Raises:
-            DatasetError: the file cannot be read, or is not one of records.
+            DatasetError: the file cannot be read, or has no records.
         """
         found = {}
         with disk_errors(self.path, DatasetError):
@@ -276,16 +276,16 @@ class Records:
             for cells in rows:
                 line = dict(zip(names, cells, strict=True))
                 row = self.data.starts[line.pop("set")] + int(line.pop("index"))
-                told = {name: number_in(line[name]) for name in _FIGURES if name in line}
-                if told["exact_accuracy"] is not None:
-                    found[row] = {n: value for n, value in told.items() if value is not None}
+                values = {name: number_in(line[name]) for name in _FIGURES if name in line}
+                if values["exact_accuracy"] is not None:
+                    found[row] = {n: value for n, value in values.items() if value is not None}
         except (KeyError, ValueError, csv.Error):
             raise DatasetError(f"{self.path}: not the records of an evaluation") from None
         return found
 
     def rows(self, *, wrong_only: bool) -> np.ndarray:
-        """Return the rows of the puzzles, or of the mistakes, the surest first; of ARC tasks no
-        augmentations.
+        """Return the rows of all or only the wrong answers, the surest first; without augmentations
+        of ARC tasks.
         """
         listed = set(self.data.listed.tolist()) if self.data.kind is ARC else self.lines
         rows = [
@@ -296,26 +296,26 @@ class Records:
         return np.array(sorted(rows, key=lambda row: -self.lines[row].get("q_halt", 0.0)), int)
 
     def described(self, row: int, puzzle: Puzzle) -> str:
-        """Say what the evaluation found about a puzzle."""
+        """Describe the result for a puzzle in one line."""
         figures = self.lines[row]
         if self.data.look.cells != "written":
             figures = {name: value for name, value in figures.items() if name != "clues"}
-        told = ["right" if figures["exact_accuracy"] == 1 else "wrong"]
-        told += [say(figures[name]) for name, say in _FIGURES.items() if say and name in figures]
-        return f"{label(puzzle)}: {', '.join(told)}"
+        words = ["right" if figures["exact_accuracy"] == 1 else "wrong"]
+        words += [say(figures[name]) for name, say in _FIGURES.items() if say and name in figures]
+        return f"{label(puzzle)}: {', '.join(words)}"
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """All that was found."""
+    """All models, data sets and records that were found."""
 
     models: list[Model]
     data: list[Data]
     records: list[Records]
 
     def offered(self, model: Model) -> tuple[list[int], list[int]]:
-        """Return the numbers of the data sets that a model reads, its own first, and those of its
-        evaluations; a broken data set is offered to each, at the end.
+        """Return the numbers of the data sets that a model reads, its own first, and of its
+        evaluations. A broken data set comes last for every model.
         """
         kind, facts, run = model.kind, model.trained.facts, model.trained.run
         folders = [*run.data_folders("test"), *run.data_folders("train")]
@@ -335,7 +335,7 @@ class Shelf:
         return sets, [n for n, each in enumerate(self.records) if each.model == model.path]
 
     def with_more(self, new: "Shelf") -> "Shelf":
-        """Add what is new, behind the rest: it keeps its numbers, as pages may be open."""
+        """Add new entries at the end, so that the numbers on open pages stay valid."""
         return Shelf(
             _both(self.models, new.models),
             _both(self.data, new.data),
@@ -348,14 +348,14 @@ def _both(known: list[_Found], found: list[_Found]) -> list[_Found]:
 
 
 def at(found: Sequence[_Found], number: int, what: str) -> _Found:
-    """Return what has a number; ConfigError where nothing has it."""
+    """Return the entry with a number; raise ConfigError if there is none."""
     if number >= len(found):
         raise ConfigError(f"there is no {what} with number {number}")
     return found[number]
 
 
 def find(checkpoints: list[Path], data: list[Path]) -> Shelf:
-    """Look for checkpoints in folders, or take the ones that they name; for data sets too."""
+    """Look for models and data sets in these folders, and for the records of the models."""
     models = [Model(str(path), path) for path in chain.from_iterable(map(_runs, checkpoints))]
     tested = {
         model: list(map(Path, _or_nothing(lambda m=model: m.trained.run.data_folders("test"), [])))
@@ -386,7 +386,7 @@ def find(checkpoints: list[Path], data: list[Path]) -> Shelf:
 
 
 def _measured(records: Path, otherwise: list[Path]) -> list[Path]:
-    """Return what an evaluation with records measured, as its result beside them says."""
+    """Return the data folders in the result beside a file of records; by default `otherwise`."""
     result = records.with_name(f"{records.name.removesuffix(_RECORDS)}.json")
     with suppress(OSError, ValueError, TypeError, RecursionError):
         data = value_at(json.loads(read_bounded(result, _MOST_RESULT_BYTES)), "data")
@@ -395,7 +395,7 @@ def _measured(records: Path, otherwise: list[Path]) -> list[Path]:
 
 
 def _runs(path: Path) -> list[Path]:
-    """Return the runs in a folder and below it; a run's folder, or what is no folder, is itself."""
+    """Return the runs in a folder at any depth; a run or a file is returned itself."""
     if not path.is_dir() or (path / MANIFEST).exists():
         return [path]
     published = (found.parent for found in path.rglob(PUBLISHED_CONFIG))
@@ -404,7 +404,7 @@ def _runs(path: Path) -> list[Path]:
 
 
 def _or_nothing(look: Callable[[], _Found], otherwise: _Found) -> _Found:
-    """Return what is found, or something else where it is broken; the page says why later."""
+    """Return the result of `look`, or `otherwise` if it fails; the page shows the error later."""
     try:
         return look()
     except MISTAKES:

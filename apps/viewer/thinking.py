@@ -1,4 +1,4 @@
-"""Let a model think about a puzzle, and tell each step as it is computed."""
+"""Run a model on a puzzle, and send each step to the page as soon as it is computed."""
 
 from collections.abc import Callable
 from itertools import count
@@ -24,7 +24,7 @@ from apps.reports.html import percent
 from apps.viewer.shelf import MISTAKES
 from dataset.kinds.base import Puzzle
 from evaluation.config import ArchOverrides, SearchSettings, ThinkingSettings
-from evaluation.solve import Glimpse, reason
+from evaluation.solve import StepAnswers, reason
 from runtime.device import resolve_device
 from runtime.errors import ConfigError
 from runtime.schema import Count, Schema
@@ -35,38 +35,38 @@ _MOST_FRAMES = 300
 Event = dict[str, Any]
 
 
-class Asked(Schema):
-    """How a puzzle is thought about.
+class Options(Schema):
+    """The options on the page.
 
     Attributes:
-        depth: ACT steps; None: as many as in training.
-        breadth: chains.
-        rounds: of a search, at most.
+        steps: ACT steps; None: as in training.
+        chains: number of chains.
+        rounds: most rounds of a search.
     """
 
-    depth: Count | None = Field(None, le=1024)
-    breadth: Count = Field(1, le=64)
+    steps: Count | None = Field(None, le=1024)
+    chains: Count = Field(1, le=64)
     rounds: Count = Field(200, le=5000)
 
 
 class _Cancelled(Exception):
-    """Nobody waits for the answer any more."""
+    """A newer request has come, so this one stops."""
 
 
 class Thinker:
-    """Thinks about one puzzle at a time; a new one ends the one before."""
+    """Solves one puzzle at a time; a new request stops the one before."""
 
     def __init__(self) -> None:
         self._numbers, self._lock = count(1), Lock()
         self._newest, self._frames = 0, list[Frame]()
 
     def think(
-        self, trained: TrainedModel, puzzle: Puzzle, asked: Asked, tell: Callable[[Event], object]
+        self, trained: TrainedModel, puzzle: Puzzle, asked: Options, tell: Callable[[Event], object]
     ) -> None:
-        """Tell what happens: a `frame` for the puzzle and for each step as it is done, then `done`
-        with the frames of the chain that answers, from which of them on the answer stays
-        (`settled`), a `summary`, the number under which the thought can be saved, and which
-        checkpoint of its run this was; or `error` with a sentence.
+        """Solve a puzzle and report each event to `tell`: a `frame` for the puzzle and for each
+        step; then `done`, the frames of the chain that answers, with the first frame of the final
+        answer (`settled`), a `summary`, the number of this `thought` for `saved`, and the
+        step of the checkpoint; or an `error`.
         """
         self._newest = number = next(self._numbers)
 
@@ -83,27 +83,27 @@ class Thinker:
                 self._frames = frames
                 go_on({"done": done, "settled": settled(frames), **about})
         except (ConnectionError, TimeoutError):
-            return  # The page has gone.
+            return  # The page has been closed.
         except (_Cancelled, *MISTAKES) as error:
             tell({"error": str(error)})
         except Exception as error:
-            # Of the model itself, or of the machine: the page stays, and says so.
+            # An error of the model or the machine: show it on the page, and keep serving.
             tell({"error": f"{type(error).__name__}: {error}"})
 
     def saved(self, number: int) -> bytes:
-        """Return the last thought as a GIF.
+        """Return the steps of the last request as a GIF.
 
         Raises:
-            ConfigError: another one has begun since, or Pillow is missing.
+            ConfigError: another request has begun since, or Pillow is missing.
         """
         if number != self._newest or not (frames := self._frames):
-            raise ConfigError("this thought is too long ago: solve the puzzle again")
+            raise ConfigError("these steps are no longer kept: solve the puzzle again")
         return gif(frames)
 
 
 def shown(frame: Frame) -> Event:
-    """Return a frame as the page takes it."""
-    # The first line tells how many cells were open before; the verdict tells what is open now.
+    """Return a frame as JSON for the page."""
+    # Skip the first line, the number of open cells before the step; the verdict says it for now.
     board, words = frame.board, [word for word in frame.words[1:] if word]
     if not board.marks:
         return {"title": frame.title, "verdict": "", "words": [], "svg": svg_of(board)}
@@ -117,7 +117,7 @@ def shown(frame: Frame) -> Event:
 
 
 def svg_of(board: Board) -> str:
-    """Draw a board; of canvases each grid for itself, all on one scale."""
+    """Draw a board; grids on canvases are drawn one by one, all on one scale."""
     if not board.look.canvas:
         return draw(board).svg()
     puzzle = board.puzzle
@@ -127,7 +127,7 @@ def svg_of(board: Board) -> str:
 
 
 def verdict_on(board: Board) -> str:
-    """Say what is shown on a board."""
+    """Return the verdict on a board: the number of open cells, or whether the answer is right."""
     puzzle = board.puzzle
     if board.candidates is not None and (left := int((board.candidates.sum(-1) > 1).sum())):
         marked = int(board.wrong.sum())
@@ -136,9 +136,9 @@ def verdict_on(board: Board) -> str:
 
 
 def _think(
-    trained: TrainedModel, puzzle: Puzzle, settings: Asked, tell: Callable[[Event], None]
+    trained: TrainedModel, puzzle: Puzzle, settings: Options, tell: Callable[[Event], None]
 ) -> tuple[list[Frame], str]:
-    """Return the frames of the chain that answers, and what there is to say of the whole."""
+    """Return the frames of the chain that answers, and a summary."""
     device = torch.device(resolve_device("auto"))
     if puzzle.target is None and (note := note_on(puzzle)):
         tell({"note": note})
@@ -151,38 +151,38 @@ def _think(
 def _reason(
     trained: TrainedModel,
     puzzle: Puzzle,
-    asked: Asked,
+    asked: Options,
     device: torch.device,
     tell: Callable[[Event], None],
 ) -> tuple[list[Frame], str]:
-    _, model = load_for([puzzle], trained, device, ArchOverrides(halt_max_steps=asked.depth))
+    _, model = load_for([puzzle], trained, device, ArchOverrides(halt_max_steps=asked.steps))
     halts = model.halting_head is not None
     select = "q" if halts else "residual"
-    settings = ThinkingSettings(breadth=[asked.breadth], select=[select])
+    settings = ThinkingSettings(chains=[asked.chains], select=[select])
     settings.require_model(trained.run.arch, halts=halts, name=trained.weights)
     steps, q = model.model.eval_max_steps, list[float]()
     before = puzzle.question
 
-    def watch(glimpse: Glimpse) -> None:
+    def watch(one: StepAnswers) -> None:
         nonlocal before
-        if glimpse.step == 1:
+        if one.step == 1:
             q.clear()
             before = puzzle.question
-        answer = puzzle.kind.to_grid(glimpse.tokens[0])
+        answer = puzzle.kind.to_grid(one.tokens[0])
         if halts:
-            q.append(float(glimpse.q_halt[0]))
-        certainty = glimpse.certainty[0].reshape(answer.shape)
+            q.append(float(one.q_halt[0]))
+        certainty = one.certainty[0].reshape(answer.shape)
         board = board_of_step(puzzle, before, answer, certainty)
-        chain = f"chain {glimpse.chain + 1} of {asked.breadth}, " if asked.breadth > 1 else ""
-        title = f"{chain}ACT step {glimpse.step} of {steps}"
+        chain = f"chain {one.chain + 1} of {asked.chains}, " if asked.chains > 1 else ""
+        title = f"{chain}ACT step {one.step} of {steps}"
         tell({"frame": shown(Frame(board, title, [], list(q), steps))})
         before = answer
 
     (found,) = reason(model, [puzzle], device, settings=settings, watch=watch)
     summary = ""
-    if asked.breadth > 1:
+    if asked.chains > 1:
         gives = "gives" if found.num_agreeing == 1 else "give"
-        agreeing = f"{found.num_agreeing} of {asked.breadth} {gives} this answer"
+        agreeing = f"{found.num_agreeing} of {asked.chains} {gives} this answer"
         summary = f"chain {found.chain + 1} answers, {agreeing}"
     return frames_of_steps(found), summary
 
@@ -190,14 +190,12 @@ def _reason(
 def _search(
     trained: TrainedModel,
     puzzle: Puzzle,
-    asked: Asked,
+    asked: Options,
     device: torch.device,
     tell: Callable[[Event], None],
 ) -> tuple[list[Frame], str]:
-    if asked.depth is not None:
-        raise ConfigError(
-            "depth says nothing: this model strikes candidates and guesses; set rounds"
-        )
+    if asked.steps is not None:
+        raise ConfigError("steps has no effect: this model searches in rounds; set rounds")
     _, model = load_for([puzzle], trained, device, ArchOverrides())
 
     def watch(found: SearchResult, one: Round) -> None:
@@ -205,6 +203,6 @@ def _search(
         board = board_of_candidates(puzzle, after, guessed, before)
         tell({"frame": shown(Frame(board, f"chain 1, round {found.rounds}", []))})
 
-    settings = SearchSettings(chains=asked.breadth, rounds=asked.rounds)
+    settings = SearchSettings(chains=asked.chains, rounds=asked.rounds)
     found, rounds = search_for(puzzle, model, device, settings, watch=watch)
-    return frames_of_rounds(puzzle, rounds, found), verdict_of(puzzle, found, asked.breadth)[0]
+    return frames_of_rounds(puzzle, rounds, found), verdict_of(puzzle, found, asked.chains)[0]

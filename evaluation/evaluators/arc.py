@@ -1,12 +1,12 @@
-"""ARC: how answers to augmented tasks become votes, scores and a submission. Imports no torch.
+"""ARC: turn answers to augmented tasks into votes, scores and a submission. Imports no torch.
 
-Each row is an augmented test input with the model's answer, both on a canvas of tokens. In the
-order of the data: the canvas is cropped to its grid, the augmentation is undone, the answer becomes
-a vote for the test input that its own input turns out to be, and votes for equal grids add up. The
-grids of a test input are ranked by (votes, mean of sigmoid(q_halt)), both descending.
+Each row is an augmented test input with the model's answer, both on a canvas of tokens. Both are
+cropped to their grids, and the augmentation is undone. The input tells which test input of the task
+was augmented, and the answer is a vote for it. Equal answers add up; the grids of a test input are
+ranked by (votes, mean of sigmoid(q_halt)), both descending.
 
-Tallies hold integers only and are merged by addition, so that neither the order of the rows nor
-the number of ranks changes a bit of any result.
+Tallies hold only integers and are merged by addition, so that neither the order of rows nor the
+number of ranks changes a bit of any result.
 """
 
 import math
@@ -32,27 +32,26 @@ from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
 
 PASS_KS = (1, 2, 5, 10, 100, 1000)
-"""Numbers of first-ranked grids among which the right one is looked for."""
+"""The values of K in pass@K."""
 
-# A sigmoid in float64 is a multiple of this unit where it is at least 2**-75 (a logit above -52).
+# Sigmoids are summed in units of 2**-128, which is exact for logits above -52.
 _Q_BITS = 128
-_MAX_GRIDS = 100  # of a test input, in the details
-# What the official sample submission holds where there is nothing to say.
-_NO_ANSWER = [[0, 0], [0, 0]]
+_MAX_GRIDS = 100  # Of a test input, in the details.
+_NO_ANSWER = [[0, 0], [0, 0]]  # As in the official sample submission.
 
 
 def grid_key(grid: np.ndarray) -> bytes:
-    """Return height, width and cells of a grid uint8 [h, w]: equal for equal grids only."""
+    """Return height, width and cells of a grid uint8 [h, w] as bytes, which identify the grid."""
     return bytes(grid.shape) + grid.tobytes()
 
 
 def grid_of(key: bytes) -> np.ndarray:
-    """Return the grid uint8 [h, w] that has a key."""
+    """Return the grid uint8 [h, w] of a key."""
     return np.frombuffer(key, np.uint8, offset=2).reshape(key[0], key[1])
 
 
 class TestPair(NamedTuple):
-    """Keys of a test input and of its output; None where the output is unknown."""
+    """The keys of a test input and of its output (None: unknown)."""
 
     input_key: bytes
     output_key: bytes | None
@@ -63,12 +62,12 @@ Tasks = Mapping[str, Sequence[TestPair]]
 
 
 def parse_tasks(test_puzzles: object, source: str | Path) -> dict[str, list[TestPair]]:
-    """Read the original tasks, {name: {"test": [{"input": grid, "output": grid}, ...]}, ...}.
+    """Parse the original tasks, {name: {"test": [{"input": grid, "output": grid}, ...]}, ...}.
 
     An output may be missing or null.
 
     Raises:
-        DatasetError: it is not of this form; names `source` (the file), task and pair.
+        DatasetError: they have another form; names `source` (the file), task and pair.
     """
     if not isinstance(test_puzzles, dict):
         raise DatasetError(f"{source}: expected an object of tasks by name")
@@ -90,7 +89,7 @@ def parse_tasks(test_puzzles: object, source: str | Path) -> dict[str, list[Test
 
 
 class PuzzleNames:
-    """What each puzzle identifier says: its task and augmentation; `source` is the names' file."""
+    """The task and augmentation of each puzzle identifier; `source` is the file of the names."""
 
     def __init__(self, names: Sequence[str], source: str | Path) -> None:
         self._names, self._source = names, source
@@ -99,7 +98,7 @@ class PuzzleNames:
         """Return (task, view, colours uint8 [10]).
 
         Raises:
-            DatasetError: no such identifier, or its name cannot be read; names the file.
+            DatasetError: the identifier is unknown, or its name cannot be parsed.
         """
         try:
             if not 0 <= identifier < len(self._names):
@@ -111,33 +110,28 @@ class PuzzleNames:
 
 @dataclass(frozen=True)
 class Votes:
-    """Number of votes for a grid; sum of their sigmoid(q_halt), each floored to 2**-128 units."""
+    """The votes for a grid, and the mean of their sigmoid(q_halt), correctly rounded."""
 
+    key: bytes
     count: int
-    q_sum: int
-
-    @property
-    def mean_q(self) -> float:
-        """The mean of sigmoid(q_halt), correctly rounded."""
-        return self.q_sum / (self.count << _Q_BITS)
+    mean_q: float
 
 
 class Tally:
-    """The votes of some rows, for each task and test input."""
+    """The votes for the grids of each task and test input."""
 
     def __init__(self) -> None:
         self.num_predictions = 0
-        self.num_unmatched = 0  # Rows without a vote: their undone input is none of their task.
+        self.num_unmatched = 0  # Rows without a vote: their input is no test input of the task.
         self._votes: dict[tuple[str, bytes], Counter[bytes]] = defaultdict(Counter)
         self._q_sums: dict[tuple[str, bytes], Counter[bytes]] = defaultdict(Counter)
 
     def add_rows(self, tasks: Tasks, names: PuzzleNames, rows: Mapping[str, np.ndarray]) -> None:
-        """Count rows of augmented test inputs.
+        """Count the votes of rows.
 
         Args:
-            rows: `inputs` and `preds`, integer [N, S] canvases of tokens, questions and answers, S
-                a square; `puzzle_identifiers`, integer [N]; `q_halt_logits`, float [N], of which
-                NaN counts as Q = 0.
+            rows: `inputs` and `preds`, integer [N, S] canvases of tokens, S a square number;
+                `puzzle_identifiers`, integer [N]; `q_halt_logits`, float [N], NaN counts as Q = 0.
         Raises:
             DatasetError: see `PuzzleNames`.
         """
@@ -162,17 +156,17 @@ class Tally:
             self._votes[place].update(other._votes[place])
             self._q_sums[place].update(other._q_sums[place])
 
-    def ranked(self, task: str, input_key: bytes) -> list[tuple[bytes, Votes]]:
-        """Return the grids voted for, best first, by key; of equal votes and equal Q the lowest,
-        narrowest grid with the lowest colours first.
+    def ranked(self, task: str, input_key: bytes) -> list[Votes]:
+        """Return the votes for each grid, best first. With equal votes and Q the order is: fewest
+        rows, fewest columns, lowest colours.
         """
         counts, q_sums = (each.get((task, input_key), {}) for each in (self._votes, self._q_sums))
-        grids = {key: Votes(count, q_sums[key]) for key, count in counts.items()}
-        return sorted(grids.items(), key=lambda item: (-item[1].count, -item[1].q_sum, item[0]))
+        keys = sorted(counts, key=lambda key: (-counts[key], -q_sums[key], key))
+        return [Votes(key, counts[key], q_sums[key] / (counts[key] << _Q_BITS)) for key in keys]
 
 
 def _fixed_point_sigmoid(logit: float) -> int:
-    # One number at a time: NumPy's exp may round otherwise in another place of an array.
+    # Not with NumPy, whose exp can round differently at different places of an array.
     if math.isnan(logit):
         return 0
     power = math.exp(-abs(logit))
@@ -180,20 +174,12 @@ def _fixed_point_sigmoid(logit: float) -> int:
     return int(math.ldexp(q, _Q_BITS))
 
 
-@dataclass(frozen=True)
-class Scores:
-    """pass@K by K: shares of what was solved by one of the K grids ranked first.
+def score(tasks: Tasks, tally: Tally, ks: Sequence[int] = PASS_KS) -> tuple[dict[str, float], int]:
+    """Return the scores by name, and the number of scored tasks: those with a known output.
 
-    Only test outputs that are known are scored; without any, both are empty.
+    A test output is solved if it is among the first K grids. `pass@K` is the mean over tasks of the
+    share of solved outputs; `task_pass@K` is the share of tasks with all outputs solved.
     """
-
-    per_test_output: dict[int, float]  # Mean over tasks of the share of their outputs solved.
-    per_task: dict[int, float]  # Share of the tasks whose test outputs are all solved.
-    num_tasks: int
-
-
-def score(tasks: Tasks, tally: Tally, ks: Sequence[int] = PASS_KS) -> Scores:
-    """Score the votes for all tasks; a test output without a vote is not solved."""
     places = [
         [_place_of(right, tally.ranked(name, given)) for given, right in pairs if right is not None]
         for name, pairs in tasks.items()
@@ -203,22 +189,20 @@ def score(tasks: Tasks, tally: Tally, ks: Sequence[int] = PASS_KS) -> Scores:
         k: [sum(place is not None and place <= k for place in one) / len(one) for one in scored]
         for k in (ks if scored else ())
     }
-    return Scores(
-        per_test_output={k: math.fsum(values) / len(scored) for k, values in shares.items()},
-        per_task={k: values.count(1.0) / len(scored) for k, values in shares.items()},
-        num_tasks=len(scored),
-    )
+    scores = {f"pass@{k}": math.fsum(values) / len(scored) for k, values in shares.items()}
+    scores |= {f"task_pass@{k}": of.count(1.0) / len(scored) for k, of in shares.items()}
+    return scores, len(scored)
 
 
 def submission(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, list[list[int]]]]]:
     """Return the official two-attempt form: {task: [{"attempt_1": grid, "attempt_2": grid}, ...]}.
 
-    With one grid only, the second attempt repeats the first. A test input without a vote gets the
-    official sample's 2 x 2 zeros, so that those after it keep their places.
+    With only one grid, the second attempt repeats the first. A test input without votes gets the
+    2 x 2 zeros of the official sample.
     """
 
-    def attempts(ranked: list[tuple[bytes, Votes]]) -> dict[str, list[list[int]]]:
-        grids = [grid_of(key).tolist() for key, _ in ranked[:2]] or [_NO_ANSWER]
+    def attempts(ranked: list[Votes]) -> dict[str, list[list[int]]]:
+        grids = [grid_of(votes.key).tolist() for votes in ranked[:2]] or [_NO_ANSWER]
         return {"attempt_1": grids[0], "attempt_2": grids[-1]}
 
     return {
@@ -230,20 +214,20 @@ def submission(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, list[list
 def task_details(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, Any]]]:
     """Return the votes of each task, JSON-ready: a list with an entry for each test input.
 
-    Keys of an entry: `votes` and `num_grids` in all; `solved_at`, the place of the right grid (1 is
-    the first), null when it is not among them or not known; `known`, whether it is known; `grids`,
-    the first 100, each with `votes`, `mean_q` (of sigmoid(q_halt)) and `grid`.
+    The keys of an entry: `votes` and `num_grids`, the totals; `known`, whether the right grid is
+    known; `solved_at`, its place (1 is the first), null if it has no votes or is not known;
+    `grids`, the first 100, each with `votes`, `mean_q` (of sigmoid(q_halt)) and `grid`.
     """
 
-    def details(pair: TestPair, ranked: list[tuple[bytes, Votes]]) -> dict[str, Any]:
+    def details(pair: TestPair, ranked: list[Votes]) -> dict[str, Any]:
         return {
-            "votes": sum(votes.count for _, votes in ranked),
+            "votes": sum(votes.count for votes in ranked),
             "num_grids": len(ranked),
             "known": pair.output_key is not None,
             "solved_at": _place_of(pair.output_key, ranked),
             "grids": [
-                {"votes": votes.count, "mean_q": votes.mean_q, "grid": grid_of(key).tolist()}
-                for key, votes in ranked[:_MAX_GRIDS]
+                {"votes": one.count, "mean_q": one.mean_q, "grid": grid_of(one.key).tolist()}
+                for one in ranked[:_MAX_GRIDS]
             ],
         }
 
@@ -253,17 +237,16 @@ def task_details(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _place_of(key: bytes | None, ranked: list[tuple[bytes, Votes]]) -> int | None:
-    """Return the place of a grid, 1 for the first; None where it is not among them."""
-    places = (place for place, (voted, _) in enumerate(ranked, start=1) if voted == key)
-    return next(places, None)
+def _place_of(key: bytes | None, ranked: list[Votes]) -> int | None:
+    """Return the place of a grid, from 1; None if it is not in the list."""
+    return next((place for place, votes in enumerate(ranked, 1) if votes.key == key), None)
 
 
 class ArcEvaluator:
-    """Scores ARC tasks; see above for the rule.
+    """Scores ARC tasks as described at the top of this file.
 
-    Reads identifiers.json and test_puzzles.json of each folder of the test set. A task that several
-    folders hold, with the same test pairs, is one task: their votes add up.
+    It reads identifiers.json and test_puzzles.json of each folder. A task that is in several
+    folders, with the same test pairs, is one task: its votes add up.
     """
 
     def __init__(self, config: EvaluatorConfig, dataset: PuzzleDataset) -> None:
@@ -279,7 +262,7 @@ class ArcEvaluator:
         self._names = PuzzleNames(names, dataset.split_dirs[0].parent / IDENTIFIERS_NAME)
         for arrays in dataset.sets.values():
             for identifier in np.unique(arrays.puzzle_identifiers).tolist():
-                self._names[identifier]  # One without a usable name is an error here, not later.
+                self._names[identifier]  # Raises an error if the name cannot be parsed.
         self.begin()
 
     def begin(self) -> None:
@@ -292,10 +275,7 @@ class ArcEvaluator:
         tasks, tally = self._tasks, Tally()
         for part in gather(self._tally):
             tally.merge(part)
-        scores = score(tasks, tally)
-        metrics = {f"pass@{k}": share for k, share in scores.per_test_output.items()}
-        metrics |= {f"task_pass@{k}": share for k, share in scores.per_task.items()}
-        number = scores.num_tasks
+        metrics, number = score(tasks, tally)
         details = {
             **{name: asdict(arc_interval(share, number)) for name, share in metrics.items()},
             "num_tasks": len(tasks),

@@ -1,8 +1,8 @@
-"""What an evaluator is: what it measures of the answers to one kind of puzzle, beside the usual
-figures. Each of ours is one file of this package, which `dataset.kinds.EVALUATORS` names.
+"""The interface of evaluators, which score the answers to one kind of puzzle beyond the usual
+figures. Each of ours is one file of this package, named in `dataset.kinds.EVALUATORS`.
 
-Each rank hands its rows to its own evaluators, batch by batch; at the end their tallies are brought
-together, and every rank has the same figures. Built, and its data checked, without torch.
+Each rank gives its rows to its own evaluators, batch by batch. At the end their results are
+gathered, and every rank has the same figures. Evaluators are built without torch.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,12 +19,12 @@ from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
 
 Gather = Callable[[Any], list[Any]]
-"""Takes this rank's value and returns those of all ranks, in rank order, on every rank."""
+"""Takes this rank's value and returns the values of all ranks, in rank order."""
 
 
 @dataclass(frozen=True)
 class AnsweredRows:
-    """Rows of a test set with the answers of the last ACT step; padding is left out."""
+    """Rows of a test set with the answers of the last ACT step, without padding."""
 
     inputs: np.ndarray  # int32 [n, S] tokens
     labels: np.ndarray  # int32 [n, S], -100 where ignored
@@ -35,8 +35,8 @@ class AnsweredRows:
 
 @dataclass(frozen=True)
 class Findings:
-    """What an evaluator found, the same on every rank: figures, more of them as JSON-ready values,
-    and files, whose JSON-ready content is made when it is asked for.
+    """The results of an evaluator, the same on every rank: metrics, further JSON-ready details, and
+    files, each with a function that returns its JSON-ready content.
     """
 
     metrics: dict[str, float]
@@ -45,16 +45,16 @@ class Findings:
 
 
 class Evaluator(Protocol):
-    """Measures one evaluation after the other, each between `begin` and `finish`."""
+    """Scores one evaluation after the other, each between `begin` and `finish`."""
 
     def begin(self) -> None:
         """Forget the rows of earlier evaluations."""
 
     def add(self, rows: AnsweredRows) -> None:
-        """Take in rows of this rank."""
+        """Add rows of this rank."""
 
     def finish(self, gather: Gather) -> Findings:
-        """Bring the ranks together; all of them take part."""
+        """Merge the results of all ranks; each of them must call."""
         ...
 
 
@@ -66,10 +66,10 @@ def build_evaluators(
     """Build evaluators for a test set, by name.
 
     Args:
-        chosen: their settings; a name where there are none.
-        say: of those of a data set chosen by name: is told which do not fit, and are left out.
+        chosen: names, or settings.
+        say: if given, evaluators that do not fit the data are left out, and `say` gets a warning.
     Raises:
-        DatasetError: the data are not of this kind, or lack a file that is needed; says which.
+        DatasetError: the data are of another kind, or lack a file that an evaluator needs.
     """
     evaluators: dict[str, Evaluator] = {}
     for config in TypeAdapter(list[AnyEvaluator]).validate_python(list(chosen)):
@@ -85,7 +85,7 @@ def build_evaluators(
 
 
 class SharesEvaluator:
-    """Measures shares of the rows, with their 95 % intervals as details."""
+    """The base of evaluators that measure shares of the rows, with 95 % intervals as details."""
 
     shares: tuple[str, ...]
 
@@ -93,7 +93,7 @@ class SharesEvaluator:
         self.begin()
 
     def judge(self, rows: AnsweredRows) -> Sequence[np.ndarray]:
-        """Return for each of `shares` which rows it holds, bool [n]."""
+        """Return for each of `shares` the rows that count, bool [n]."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -118,7 +118,7 @@ class SharesEvaluator:
 
 
 def require_kind(dataset: PuzzleDataset, kind: Kind) -> None:
-    """Raise DatasetError unless the puzzles may be of a kind."""
+    """Raise DatasetError if the puzzles cannot be of this kind."""
     metadata = dataset.metadata
     if not kind.fits(metadata.seq_len, metadata.vocab_size):
         found = f"{metadata.vocab_size} tokens and {metadata.seq_len} cells"

@@ -1,4 +1,4 @@
-"""Mazes: whether answers are paths, and shortest ones. Imports no torch."""
+"""Mazes: whether answers are paths, and shortest paths. Imports no torch."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from puzzle_dataset import PuzzleDataset
 
 
 class MazeEvaluator(SharesEvaluator):
-    """Shares of the answers that are a path from start to goal, and that are a shortest one."""
+    """The shares of answers that are a path from start to goal, and a shortest path."""
 
     shares = ("valid_path", "shortest_path")
 

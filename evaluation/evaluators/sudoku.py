@@ -13,8 +13,8 @@ from puzzle_dataset import PuzzleDataset
 
 
 class SudokuEvaluator(SharesEvaluator):
-    """Shares of the answers that are valid grids and keep the clues, and that keep the clues; a
-    puzzle with several solutions may be answered by another than the recorded one.
+    """The shares of answers that are valid grids and keep the clues, and that keep the clues. Each
+    solution of a puzzle with several is valid.
     """
 
     shares = ("valid", "keeps_clues")

@@ -1,6 +1,6 @@
 """Random starts (arXiv:2605.21488): each cell of each latent starts at fresh random numbers.
 
-Such a model can solve a puzzle several times: chains with different starts (`evaluate.py breadth=8
+Such a model can solve a puzzle several times: chains with different starts (`evaluate.py chains=8
 perturb=init`) give several answers to choose from. The published start is one fixed vector.
 """
 

@@ -1,4 +1,4 @@
-"""evaluate.py and scripts/solve.py as they are called, on published and on own checkpoints."""
+"""The commands evaluate.py and scripts/solve.py, on published checkpoints and on our own."""
 
 import csv
 import json
@@ -77,7 +77,7 @@ def test_a_trained_run_is_measured_as_during_training(
 def test_longer_thinking_has_a_table_and_a_json(
     own_run: Path, sudoku_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["depth=[3,5]", "breadth=[1,4]", "select=[q,majority]", "global_batch_size=4"]
+    asked = ["steps=[3,5]", "chains=[1,4]", "select=[q,majority]", "global_batch_size=4"]
     evaluate.main([f"checkpoint={own_run}", "device=cpu", *asked])
     names = [beside(Path(output), ".csv").name for output in ("a.v1", "a.csv", "a.json")]
     assert names == ["a.v1.csv", "a.csv.csv", "a.csv"]
@@ -103,16 +103,16 @@ def test_longer_thinking_has_a_table_and_a_json(
     ("asked", "name"),
     [
         (["seed=3"], "seed3"),
-        (["depth=[16,4,4]"], "thinking_depth4-16"),
-        (["depth=1"], "thinking_depth1"),
-        (["breadth=2", "perturb=noise", "noise=0.5", "seed=3"], "thinking_breadth2_noise0.5_seed3"),
-        (["breadth=[1,8]", "select=majority"], "thinking_breadth1-8_symmetry_majority"),
+        (["steps=[16,4,4]"], "thinking_depth4-16"),
+        (["depth=1"], "thinking_depth1"),  # `depth` is the former name of `steps`.
+        (["chains=2", "perturb=noise", "noise=0.5", "seed=3"], "thinking_breadth2_noise0.5_seed3"),
+        (["chains=[1,8]", "select=majority"], "thinking_breadth1-8_symmetry_majority"),
         (["max_examples=4", "split=train"], "train_first4"),
         # The run has no average.
         (["weights=last", "arch_overrides.halt_max_steps=7"], "halt_max_steps-7"),
         (["arch_overrides.attention=math", "seed=3"], "attention-math_seed3"),
         (["evaluators=[sudoku]", "halting=q"], "at_halt_evaluators-sudoku"),
-        # What the run would measure by itself.
+        # The same as in the run's own evaluations.
         (["max_examples=10", "arch_overrides.halt_max_steps=3", "evaluators=[]"], ""),
         (["data_path=OWN", "save_records=true"], ""),
     ],
@@ -159,7 +159,7 @@ def test_mistakes_are_reported_before_torch_is_loaded(
         ([run, f"data_path={tasks_data}"], "CheckpointError", "vocab_size 6, not 8"),
         ([run, "output=/proc/nowhere/x.json"], "ConfigError", "output=/proc/nowhere/x.json"),
         ([run, f"output={tmp_path}"], "ConfigError", "is a folder"),
-        ([run, f"depth={list(range(1, 200))}"], "ConfigError", "File name too long"),
+        ([run, f"steps={list(range(1, 200))}"], "ConfigError", "File name too long"),
     ]
     script = tmp_path / "mistakes.py"
     code = f"""
@@ -212,9 +212,9 @@ def test_two_ranks_give_the_result_of_one(
 @pytest.mark.parametrize(
     ("settings", "num_rows", "expected"),
     [
-        # Of world_size and what fits on each rank: the run's own, rounded up; never more than rows.
+        # By (ranks, rows that fit on each): the run's own, rounded up; never more than rows.
         ({}, 32, {(1, 0): 4, (3, 0): 6, (8, 0): 8, (2, 8): 16, (2, 100): 32}),
-        # Where rows halt early slots are few beside the rows.
+        # With early halting there are few slots for many rows.
         ({"halting": "q"}, 1000, {(1, 0): 4, (1, 500): 62, (4, 500): 64}),
         ({"halting": "q"}, 100, {(1, 500): 32}),
     ],
@@ -250,8 +250,8 @@ def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
     cannot = replace(trained, run=recorded)
     for settings, told in (
         ({"halting": "q"}, "no head of .* says .*halting=steps"),
-        ({"breadth": 2}, "select=q: no head of .* says .*majority"),
-        ({"breadth": 2, "select": ["residual", "first_halt"]}, "select=first_halt: no head of"),
+        ({"chains": 2}, "select=q: no head of .* says .*majority"),
+        ({"chains": 2, "select": ["residual", "first_halt"]}, "select=first_halt: no head of"),
     ):
         config = EvalConfig.model_validate({"checkpoint": "x", **settings})
         require_thinking(config, trained, trained.may_halt)
@@ -260,7 +260,7 @@ def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
 
 
 class Sure(HaltingRule):
-    """Of a plug-in: the mean confidence ends a puzzle."""
+    """A plug-in's rule: the mean confidence ends a puzzle."""
 
     def wants_to_halt(self, outputs: Outputs) -> Tensor:
         return outputs["confidence_logits"].mean(-1) > -100
@@ -284,7 +284,7 @@ def test_any_head_with_a_rule_can_halt(
 def test_several_chains_solve_puzzles(
     own_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    asked = ["count=3", "depth=4", "breadth=5", "select=majority", "num_threads=1", "seed=3"]
+    asked = ["count=3", "steps=4", "chains=5", "select=majority", "num_threads=1", "seed=3"]
     outs = []
     for more in ([], [], ["perturb=noise", "noise=0.9"]):
         solve.main([f"checkpoint={own_run}", "device=cpu", *asked, *more])

@@ -56,14 +56,14 @@ def test_arc_is_scored_in_training_and_afterwards(
     assert f"arc/pass@2                 {found['metrics']['pass@2']:.4f}" in capsys.readouterr().out
     for name in FILES:
         assert (tmp_path / "own" / name).read_bytes() == (folder / name).read_bytes()
-    # Those of rows that halt early stand beside them.
+    # Files of an evaluation with halting=q have another name.
     early = tmp_path / "own" / "early.json"
     written = run_evaluation(early, f"checkpoint={run.folder}", "halting=q")["evaluators"]["arc"]
     names = [name.replace(".", "_at_halt.") for name in FILES]
     assert sorted(written["files"]) == [str(tmp_path / "own" / name) for name in names]
     assert all((tmp_path / "own" / name).is_file() for name in names)
 
-    # And on two ranks, of which the second has fewer rows.
+    # On two ranks, the second one with fewer rows.
     output = tmp_path / "two" / "result.json"
     host = ("device=cpu", "num_threads=1")
     arguments = (f"checkpoint={run.folder}", "global_batch_size=6", f"output={output}", *host)

@@ -1,4 +1,4 @@
-"""A lattice is trained, searched with, and tells what it did, as commands are given."""
+"""Commands that train a lattice, search with it, and show its steps."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ SEARCH = ["search.chains=3", "search.rounds=30", "search.control=4", "device=cpu
 
 @pytest.fixture
 def lattice_run(tiny_settings: list[str], train: Callable[..., Any], tmp_path: Path) -> Path:
-    """A run whose model strikes and guesses a little."""
+    """A run with a model that strikes and guesses a little."""
     tiny_settings.remove("arch.H_layers=1")
     more = ["arch=lattice", "heads=lattice", "arch.loops=2", "arch.symmetry=digits"]
     more += ["arch.pos_encodings=none", "arch.units=true", "arch.views=none"]
@@ -91,7 +91,7 @@ def test_what_a_chain_did_is_told(lattice_run: Path, capsys: Any) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "told"),
-    [("breadth=2", "breadth has no effect"), ("search.chains=0", "search.chains=0")],
+    [("chains=2", "chains has no effect"), ("search.chains=0", "search.chains=0")],
 )
 def test_settings_of_other_models_are_refused(lattice_run: Path, setting: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):

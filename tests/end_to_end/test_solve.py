@@ -43,7 +43,7 @@ def test_mazes_are_solved_from_data_and_text(
     maze_run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked_for = [maze_run, "num_threads=1", "device=cpu"]
-    solve.main([*asked_for, "count=2", "breadth=2", "select=majority"])
+    solve.main([*asked_for, "count=2", "chains=2", "select=majority"])
     assert capsys.readouterr().out.count("ACT step ") == 2
     text = tmp_path / "mazes.txt"
     text.write_text(f"{ROOM}\n\n{ROOM}\n")
@@ -79,7 +79,7 @@ def test_arc_tasks_are_known_by_their_name(
     solve.main([*asked_for, "count=3"])
     assert capsys.readouterr().out.count("puzzle ") == 3
     with pytest.raises(ConfigError, match="perturb=symmetry: no symmetry of ARC puzzles is known"):
-        solve.main([*asked_for, "count=1", "breadth=2"])
+        solve.main([*asked_for, "count=1", "chains=2"])
     with pytest.raises(DatasetError, match=r"reads ARC tasks; accepted: file=TASK\.json"):
         solve.main([*asked_for, "puzzle=123"])
 
@@ -87,12 +87,12 @@ def test_arc_tasks_are_known_by_their_name(
 def test_each_puzzle_gets_its_moving_picture(
     maze_run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked_for = [maze_run, "num_threads=1", "device=cpu", "depth=3"]
+    asked_for = [maze_run, "num_threads=1", "device=cpu", "steps=3"]
     solve.main([*asked_for, "count=2", f"animate={tmp_path / 'out.gif'}"])
     out = capsys.readouterr().out
     for number in (1, 2):
         path = tmp_path / f"out-{number}.gif"
-        # The puzzle, the steps up to the last that changed something, and what came of it.
+        # The puzzle, the steps up to the last change, and the verdict.
         with Image.open(path) as image:
             assert 3 <= image.n_frames <= 5
             assert f"written: {path} (" in out

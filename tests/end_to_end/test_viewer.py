@@ -1,4 +1,4 @@
-"""The viewer: its server asked over a connection, and its page in a real browser."""
+"""The viewer: requests to its server, and its page in a real browser."""
 
 import csv
 import http.client
@@ -20,7 +20,7 @@ from apps.reports.frames import Frame
 from apps.viewer import command as viewer
 from apps.viewer.server import Server, _Handler
 from apps.viewer.shelf import find
-from apps.viewer.thinking import Asked, Thinker, shown
+from apps.viewer.thinking import Options, Thinker, shown
 from dataset.build_arc_dataset import main as build_arc
 from dataset.build_maze_dataset import main as build_mazes
 from dataset.kinds.sudoku import SUDOKU
@@ -33,7 +33,7 @@ EMPTY = "." * 16
 
 
 class Client:
-    """A viewer at work, and a page that asks it."""
+    """A running viewer, with requests as the page sends them."""
 
     def __init__(self, runs: list[Path], data: list[Path]) -> None:
         self.server = Server(partial(find, runs, data), 0)
@@ -41,7 +41,7 @@ class Client:
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     def send(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
-        """Return the status and the content of an answer, of JSON its value."""
+        """Return the status and the content of a response, JSON parsed."""
         told = {name.replace("_", "-"): value for name, value in headers.items()}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request(method, path, body or None, told)
@@ -102,7 +102,7 @@ def test_what_is_there_is_listed(client: Client, sudoku_run: Path, sudoku_data: 
     found = client.ask("found")
     (model,) = found["models"]
     assert (model["name"], model["kind"], model["size"]) == (str(sudoku_run), "Sudoku", 4)
-    # Its own data first, and of that what it was not trained on.
+    # Its own data come first, the test set before the training set.
     names = [found["data"][number]["name"] for number in model["data"]]
     assert names == [f"{sudoku_data} ({split})" for split in ("test", "train")]
     assert found["records"] == model["records"] == []
@@ -111,7 +111,7 @@ def test_what_is_there_is_listed(client: Client, sudoku_run: Path, sudoku_data: 
 def test_a_thought_is_told_step_by_step_and_saved(client: Client, sudoku_data: Path) -> None:
     (puzzle,) = puzzles_of(PuzzleDataset([sudoku_data], "test"), SUDOKU, slice(2, 3))
     text = "".join(map(str, puzzle.question.flat))
-    typed = client.events(puzzle={"text": text}, depth=3)
+    typed = client.events(puzzle={"text": text}, steps=3)
     titles = ["the puzzle", *(f"ACT step {step} of 3" for step in (1, 2, 3))]
     assert [event["frame"]["title"] for event in typed[:-1]] == titles
     done, settled = typed[-1]["done"], typed[-1]["settled"]
@@ -121,14 +121,14 @@ def test_a_thought_is_told_step_by_step_and_saved(client: Client, sudoku_data: P
     assert settled == 0 or changed[settled - 1] != "0 cells changed"
     names = [each["name"] for each in client.ask("found")["data"]]
     chosen = {"data": names.index(f"{sudoku_data} (test)"), "row": 2}
-    assert client.events(puzzle=chosen, depth=3)[-1]["done"] == done
-    several = client.events(puzzle={"text": text}, depth=2, breadth=3)
+    assert client.events(puzzle=chosen, steps=3)[-1]["done"] == done
+    several = client.events(puzzle={"text": text}, steps=2, chains=3)
     assert several[1]["frame"]["title"] == "chain 1 of 3, ACT step 1 of 2"
     assert re.search(r"(1 of 3 gives|[23] of 3 give) this answer", several[-1]["summary"])
     thought = several[-1]["thought"]
     assert client.ask("save", thought=thought).startswith(b"GIF89a")
     told = client.refused("save", thought=thought - 1)
-    assert told == "this thought is too long ago: solve the puzzle again"
+    assert told == "these steps are no longer kept: solve the puzzle again"
 
 
 def test_a_round_counts_what_is_open_after_it() -> None:
@@ -146,7 +146,7 @@ def test_examples_are_of_the_models_kind_and_size(
     (model,) = client.ask("found")["models"]
     example = client.ask("example", model=0, seed=5)
     assert (example["data"], len(example["text"])) == (model["data"][0], 16)
-    # Without data one is made.
+    # Without data a puzzle is made.
     shutil.rmtree(tmp_path / "maze")
     made = opened([maze_run], []).ask("example", model=0)
     assert list(made) == ["text"]
@@ -181,7 +181,7 @@ def test_arc_is_listed_by_task_with_its_demonstrations(
     puzzle = {"data": listed["number"], "row": second["row"]}
     assert len(client.ask("board", model=model, puzzle=puzzle)["pairs"]) == 2
     told = client.refused("board", model=model, puzzle={"text": "12"})
-    assert told == "ARC puzzles are chosen from a data set"
+    assert told == "ARC puzzles cannot be typed: choose one of a data set"
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,9 @@ def test_arc_is_listed_by_task_with_its_demonstrations(
         ({"puzzle": {"text": "11.............."}}, "digit 1 stands twice in row 1"),
         ({"puzzle": {"text": "x" * 300_000}}, "puzzle.text"),
         ({"puzzle": {"data": 99, "row": 0}}, "there is no data set with number 99"),
-        ({"puzzle": {"data": 0, "row": 10**9}}, "none with number 1000000000"),
+        ({"puzzle": {"data": 0, "row": 10**9}}, "but no number 1000000000"),
         ({"puzzle": {"data": -1, "row": 0}}, "puzzle.data"),
-        ({"puzzle": {"text": EMPTY}, "depth": 10**6}, "depth"),
+        ({"puzzle": {"text": EMPTY}, "steps": 10**6}, "steps"),
         ({"puzzle": {"text": EMPTY}, "model": 7}, "there is no model with number 7"),
         ({"puzzle": {"text": EMPTY}, "path": "/etc/passwd"}, "path"),
     ],
@@ -234,7 +234,7 @@ HERE, LENGTH = {"Host": "localhost:1", "Origin": "http://localhost:1"}, {"Conten
             (JSON | {"Sec-Fetch-Site": site}, b"{}", 403, "another site's page")
             for site in ("cross-site", "same-site")
         ),
-        # What is there behind the port of ssh.
+        # A request through a forwarded ssh port.
         (JSON | HERE | {"Sec-Fetch-Site": "same-origin"}, b"{}", 200, ""),
         (JSON | {"Host": "[::1]:80"}, b"{}", 200, ""),
     ],
@@ -242,7 +242,7 @@ HERE, LENGTH = {"Host": "localhost:1", "Origin": "http://localhost:1"}, {"Conten
 def test_what_a_page_of_its_own_does_not_send_is_refused(
     client: Client, headers: dict[str, str], body: bytes, status: int, told: str
 ) -> None:
-    """Before its body is read: the connection ends, and what is still sent goes nowhere."""
+    """The request is refused before its body is read, and the connection ends."""
     found, answer = client.send("POST", "/api/found", body, **headers)
     assert (found, told in answer.get("error", "")) == (status, True)
     if status == 403:
@@ -277,7 +277,7 @@ def test_the_page_loads_nothing_from_elsewhere(client: Client) -> None:
 
 
 def test_rows_are_listed_by_the_page(client: Client, sudoku_data: Path) -> None:
-    """Those of original puzzles, each of which has three augmentations behind it."""
+    """The rows of original puzzles, each followed by three augmentations."""
     inputs = np.load(sudoku_data / "train" / "all__inputs.npy")[::4]
     names = [data["name"] for data in client.ask("found")["data"]]
     asked = {"model": 0, "of": "data", "number": names.index(f"{sudoku_data} (train)")}
@@ -338,7 +338,7 @@ def test_an_evaluation_comes_with_the_data_that_it_measured(
 
 def test_puzzles_without_one_solution_are_told(client: Client) -> None:
     for text, told in ((EMPTY, "several solutions"), ("123........4....", "no solution")):
-        events = client.events(puzzle={"text": text}, depth=1)
+        events = client.events(puzzle={"text": text}, steps=1)
         assert told in events[0]["note"]
         assert events[-1]["done"]
 
@@ -380,10 +380,10 @@ def test_what_has_come_since_is_found_when_a_page_is_opened(
     assert names() == ["m"]
     save_run(folder / "a", sudoku_data)
     assert names() == ["m", "a"]
-    # A newer checkpoint takes the place of the one that was the newest.
+    # A newer checkpoint replaces the newest one.
     save_run(folder / "m", sudoku_data, step=13)
     shutil.rmtree(folder / "m" / "step_12")
-    assert client.events(puzzle={"data": 0, "row": 0}, depth=1)[-1]["train_step"] == 13
+    assert client.events(puzzle={"data": 0, "row": 0}, steps=1)[-1]["train_step"] == 13
     shutil.rmtree(folder / "m")
     assert names() == ["m", "a"]
 
@@ -398,11 +398,11 @@ def test_a_new_question_ends_the_one_before(sudoku_run: Path, sudoku_data: Path)
         if len(first) == 2:
             begun.set()
 
-    asked = (trained, puzzle, Asked(depth=1024), tell)
+    asked = (trained, puzzle, Options(steps=1024), tell)
     thinking = threading.Thread(target=thinker.think, args=asked)
     thinking.start()
     assert begun.wait(60)
-    thinker.think(trained, puzzle, Asked(depth=2), second.append)
+    thinker.think(trained, puzzle, Options(steps=2), second.append)
     thinking.join()
     assert second[-1]["done"][-1]["title"] == "ACT step 2 of 2"
     titles = [event["frame"]["title"] for event in first[:2]]
@@ -424,8 +424,8 @@ def test_a_port_that_is_taken_is_named(
     [
         (["gone"], "error: gone: no such file or folder\n"),
         ([".", "--data", "gone"], "error: gone: no such file or folder\n"),
-        (["."], "error: .: no run in it; train one (make demo), or name a run's folder\n"),
-        ([], "error: checkpoints: no run in it; train one (make demo), or name a run's folder\n"),
+        (["."], "error: .: no run found; train one (make demo), or name a run's folder\n"),
+        ([], "error: checkpoints: no run found; train one (make demo), or name a run's folder\n"),
     ],
 )
 def test_where_nothing_is_it_says_so(
@@ -455,7 +455,7 @@ def page(
     """The page of a viewer with a Sudoku model and a maze model, with its example."""
     client = opened([sudoku_run, maze_run], [sudoku_data, tmp_path / "maze"])
     browser.set_window_size(1280, 960)
-    browser.get_log("browser")  # Of the page before.
+    browser.get_log("browser")  # Clears the log of the page before.
     browser.get(f"http://127.0.0.1:{client.port}/")
     until(browser, lambda: browser.find_elements("css selector", "#board svg"))
     yield browser
@@ -485,7 +485,7 @@ def leave_fields(page: Any) -> None:
 
 
 def type_in(page: Any, *keys: str) -> None:
-    """Clear the grid, and press keys from its first cell on."""
+    """Clear the grid, and type keys from its first cell on."""
     element(page, "clear").click()
     page.execute_script("document.querySelector('[role=gridcell]').focus()")
     press(page, *keys)
@@ -497,7 +497,7 @@ def grid_of(page: Any) -> str:
 
 
 def solved(page: Any) -> str:
-    """Skip to the end of a thought; return the verdict on its answer."""
+    """Skip to the last step; return the verdict on the answer."""
     element(page, "skip").click()
     until(page, lambda: element(page, "save").is_displayed())
     return element(page, "verdict").text
@@ -528,7 +528,7 @@ def test_a_typed_sudoku_is_solved_by_the_newest_checkpoint(
     verdict, told = solved(page), list[Any]()
     chosen = element(page, "model").find_element("css selector", "option:checked")
     assert chosen.text == f"{sudoku_run}, step 1,300 (Sudoku)"
-    Thinker().think(find([sudoku_run], []).models[0].trained, puzzle, Asked(), told.append)
+    Thinker().think(find([sudoku_run], []).models[0].trained, puzzle, Options(), told.append)
     last = told[-1]["done"][-1]
     assert verdict == last["verdict"]
     assert digits_of(page) == "".join(re.findall(r">([^<]*)</text>", last["svg"]))
@@ -567,7 +567,7 @@ def test_each_tab_solves_what_it_shows(page: Any) -> None:
     type_in(page, "4")
     element(page, "tab-data").click()
     rows = until(page, lambda: page.find_elements("css selector", "#rows button"))
-    # The first of the list is there to be solved.
+    # The first puzzle of the list is chosen.
     until(page, lambda: page.find_elements("css selector", "[aria-current=true]"))
     until(page, lambda: len(digits_of(page)) > 1)
     assert element(page, "puzzle").text == "puzzle 0"
@@ -588,14 +588,14 @@ def test_each_tab_solves_what_it_shows(page: Any) -> None:
 @pytest.mark.slow
 def test_another_model_ends_the_thoughts_of_the_one_before(page: Any) -> None:
     type_in(page, "1", "2")
-    element(page, "depth").send_keys("1024")
+    element(page, "steps").send_keys("1024")
     element(page, "solve").click()
 
     def steps() -> int:
         return int(element(page, "step").get_attribute("max"))
 
     until(page, lambda: steps() > 3)
-    # Who goes back stays there.
+    # A user who goes back stays at that step.
     leave_fields(page)
     press(page, ",")
     place, number = element(page, "place").text.partition(" / ")[0], steps()
@@ -604,13 +604,13 @@ def test_another_model_ends_the_thoughts_of_the_one_before(page: Any) -> None:
     choose(page, 1)
     assert element(page, "board").get_attribute("aria-busy") is None
     assert element(page, "place").text == ""
-    # The board of the other kind, with a puzzle of its data.
+    # The board of the other kind shows a puzzle of its data.
     until(page, lambda: page.find_elements("css selector", "#editor .start"))
     until(page, lambda: element(page, "verdict").text == "the puzzle")
     type_in(page, "s", ".", "#", "g")
     first = page.find_elements("css selector", "[role=gridcell]")[:4]
     assert [cell.get_attribute("class") for cell in first] == ["start", "free", "wall", "goal"]
-    element(page, "depth").clear()
+    element(page, "steps").clear()
     element(page, "solve").click()
     assert "path from S to G" in solved(page)
     element(page, "another").click()
@@ -618,7 +618,7 @@ def test_another_model_ends_the_thoughts_of_the_one_before(page: Any) -> None:
     assert len(page.find_elements("css selector", ".start")) == 1
     choose(page, 0)
     assert "path" not in element(page, "verdict").text
-    # In a list, too: the list is the new model's.
+    # The list is that of the new model, too.
     element(page, "tab-data").click()
     until(page, lambda: "clues" in element(page, "rows").text)
     choose(page, 1)
@@ -645,7 +645,7 @@ def test_a_link_opens_the_puzzle_again(page: Any) -> None:
     until(page, lambda: element(page, "puzzle").text == "puzzle 3")
     page.get("about:blank")
     page.get(address.partition("#")[0] + "#model=<b>gone")
-    until(page, lambda: element(page, "message").text.endswith("is not here: <b>gone"))
+    until(page, lambda: element(page, "message").text.endswith("model of this link: <b>gone"))
 
 
 @pytest.mark.slow

@@ -81,8 +81,8 @@ def test_the_ranking_is_that_of_a_plain_count(rows: list[Row]) -> None:
                     qs.setdefault(row[2], []).append(1 / (1 + math.exp(-row[-1])))
             ranked = tally.ranked(name, pair.input_key)
             found = {
-                GRIDS.index(grid_of(key).tolist()): (votes.count, votes.mean_q)
-                for key, votes in ranked
+                GRIDS.index(grid_of(votes.key).tolist()): (votes.count, votes.mean_q)
+                for votes in ranked
             }
             assert found.keys() == qs.keys()
             for answer, values in qs.items():

@@ -4,17 +4,18 @@ import copy
 import functools
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import yaml
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from runtime.errors import ConfigError
 from runtime.registry import PLUGINS
-from runtime.schema import Schema
+from runtime.schema import Schema, two_names
 from runtime.text import shown
 from training.config.explain import SchemaT, validate
 from training.config.overrides import (
@@ -85,7 +86,7 @@ def compose_runs(
         settings = [o for o in overrides if not (o.key_or_group in groups or is_of_hydra(o))]
         choices = [str(o.input_line) for o in overrides if o not in settings]
         config = copy.deepcopy(of_files(*choices))
-        for override in settings:
+        for override in _without_aliases(schema, config, settings):
             _set(config, override, groups)
         composed.append(config)
     return composed
@@ -98,6 +99,26 @@ def _by_hydra(
     """Compose with overrides that have been checked. The lines `defaults` come before them."""
     lines = [line for override in overrides if (line := hydra_line(source, override))]
     return source.compose([*defaults, *lines], **options)
+
+
+@_explained()
+def _without_aliases(
+    schema: type[Schema], config: DictConfig, overrides: Sequence[Override]
+) -> list[Override]:
+    """Return overrides with the present names of settings, and rename the same settings in `config`
+    if it has their former names.
+
+    Raises:
+        ConfigError: a setting has different values under its former name and its name.
+    """
+    values, aliases = {o.key_or_group: o.get_value_string() for o in overrides}, schema.aliases()
+    for former, name in aliases.items():
+        if former in values and values.get(name, values[former]) != values[former]:
+            raise ConfigError(two_names(former, values[former], name, values[name]))
+        if former in config and not values.keys().isdisjoint((former, name)):
+            with open_dict(config):
+                config[name] = config.pop(former)
+    return [replace(o, key_or_group=aliases.get(o.key_or_group, o.key_or_group)) for o in overrides]
 
 
 @_explained()

@@ -109,7 +109,7 @@ def require_known(schema: type[Schema], source: Source, override: Override) -> N
     elif source.folders[1:] and "." not in key and source.choices(key):
         hint = f"change single settings, or add `- {key}: NAME` to its defaults list"
         raise ConfigError(f"{line}: {source.find(source.config_name)} chooses no {key}; {hint}")
-    elif not is_setting(key, schema):
+    elif not is_setting(schema.aliases().get(key, key), schema):
         raise ConfigError(unknown_key(schema, key, override.get_value_string(), groups))
 
 

@@ -1,4 +1,4 @@
-/** What the other scripts share: elements, messages, and questions to the server. */
+/** Shared by the other scripts: elements, messages, and requests to the server. */
 
 export const $ = (id) => document.getElementById(id);
 
@@ -13,7 +13,7 @@ export async function post(name, body, signal) {
 
 export async function ask(name, body) { return (await post(name, body)).json(); }
 
-/** Run what may fail; a mistake becomes a sentence on the page. */
+/** Wrap an action: its errors are shown on the page. */
 export function trying(action) {
   return async (...given) => {
     try { say(""); return await action(...given); } catch (error) { if (error.name !== "AbortError") say(error.message); }
@@ -27,7 +27,7 @@ export function make(tag, properties = {}, ...children) {
   return made;
 }
 
-/** Show drawings of the server, which escapes all text in them, each as large as it is drawn, times `scale`, or smaller. */
+/** Show drawings from the server (their text is escaped), at most `scale` times their own size. */
 export function draw(place, svg, scale = 1) {
   place.innerHTML = svg;
   place.querySelectorAll("svg").forEach((one) => { one.style.width = `${scale * one.viewBox.baseVal.width}px`; });

@@ -1,7 +1,7 @@
-/** The grid into which a puzzle is typed or drawn; how it looks is told by the server (dataset/kinds/base.py). */
+/** The editor: a grid to type or draw a puzzle. The server describes its look (dataset/kinds/base.py). */
 import { $, make } from "./common.js";
 
-// `keyed`: how the tokens look that can be typed; `blank`: the one that a cleared cell has. Each cell holds such a look.
+// `keyed`: the looks of the tokens that can be typed; `blank`: the look of a cleared cell; `cells`: the look of each cell.
 const state = { board: {}, size: 0, keyed: [], blank: null, cells: [], at: 0, pen: null, changed: () => {} };
 const grid = $("editor");
 
@@ -10,7 +10,7 @@ const cellAt = (at) => grid.querySelector(`[data-at="${at}"]`);
 
 export function onChange(changed) { state.changed = changed; }
 
-/** Show an editor for puzzles that look like this; what was typed stays where it still fits. */
+/** Show an editor for this kind of board; the typed puzzle stays if the board is the same. */
 export function open(board, size) {
   const fits = JSON.stringify(state.board) === JSON.stringify(board) && state.size === size;
   const keyed = board.tokens.filter((one) => one.keys.length), blank = keyed.find((one) => one.token === board.open);
@@ -37,7 +37,7 @@ function drawRow(first) {
   return row;
 }
 
-/** Name the sides of a cell at which a box ends. */
+/** Return the sides of a cell where a box ends. */
 function edges(at) {
   const [boxRows, boxColumns] = state.board.box || [state.size, state.size], row = Math.floor(at / state.size) + 1, column = at % state.size + 1;
   return [column % boxColumns === 0 && column < state.size && "right", row % boxRows === 0 && row < state.size && "below"];
@@ -81,7 +81,7 @@ function moved(at, key) {
     ArrowUp: row > 0 ? at - size : at, ArrowDown: row < size - 1 ? at + size : at }[key];
 }
 
-/** Return what a key writes into a cell; undefined: nothing. */
+/** Return the look that a key writes into a cell; undefined: none. */
 function written(key) {
   return state.keyed.find((one) => one.keys.some((own) => own.toLowerCase() === key.toLowerCase()));
 }
@@ -123,23 +123,23 @@ export function text() {
   return rows.map((row) => row.map((one) => one.text).join("")).join(isWritten() ? "" : "\n");
 }
 
-/** Return the symbols of a text, cell by cell: of a written board without frames, of another row by row. */
+/** Return the symbols of a text, cell by cell: a written board may have frames, another has one line a row. */
 function symbolsOf(typed) {
   if (isWritten()) return [...typed].filter((symbol) => !/[\s|=+\-\u2500-\u257f]/.test(symbol));
   const lines = typed.replace(/\r/g, "").replace(/^\n+|\n+$/g, "").split("\n");
   return lines.length > 1 ? lines.flatMap((line) => [...line.padEnd(state.size)]) : [...lines[0]];
 }
 
-/** Fill the whole grid; a text of another size or with unknown symbols is refused. */
+/** Fill the whole grid; throw an error if the size or a symbol is wrong. */
 export function fill(typed) {
   const symbols = symbolsOf(typed), size = state.size, found = symbols.map(written);
   if (found.length !== size * size) throw new Error(`${found.length} cells; the model reads ${size * size}`);
   const unknown = found.indexOf(undefined);
-  if (unknown >= 0) throw new Error(`a cell is "${symbols[unknown]}", which is not accepted here`);
+  if (unknown >= 0) throw new Error(`"${symbols[unknown]}" is not accepted in a cell`);
   found.forEach((one, at) => { state.cells[at] = one; paint(at); });
 }
 
-/** Whether nothing is typed; where nothing can be, it never is. */
+/** Whether all cells are blank. */
 export const isEmpty = () => state.cells.every((one) => one === state.blank);
 
 export function clear() { state.cells.forEach((_, at) => put(at, state.blank)); }

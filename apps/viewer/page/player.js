@@ -1,12 +1,12 @@
-/** The steps of a thought: shown one after the other at a pace that can be followed. */
+/** The player: it shows the steps of a solution one after the other. */
 import { $, draw, make } from "./common.js";
 
-const MOST_PAUSES = 40;  // A longer thought is played faster.
+const MOST_PAUSES = 40;  // With more steps than this, play faster.
 const state = { frames: [], at: 0, timer: 0, thinking: false, settled: null, skips: false, summary: "" };
 
 const last = () => state.frames.length - 1;
 
-/** The step at which playing ends: where the answer has settled, and from there the last one. */
+/** Return the step at which playing stops: where the answer settles, or after that the last step. */
 function goal() {
   return state.settled !== null && state.at < state.settled ? state.settled : last();
 }
@@ -16,7 +16,7 @@ function pause() {
   return Math.max(40, Math.min(chosen, MOST_PAUSES * chosen / (state.settled || last() || 1)));
 }
 
-/** Show the board of a puzzle that nobody has answered, or nothing. */
+/** Show a puzzle without an answer, or nothing. */
 export function reset(frames = []) {
   stop();
   Object.assign(state, { frames, thinking: false, settled: null, skips: false, summary: "" });
@@ -35,7 +35,7 @@ export function add(frame) {
   if (state.skips) show(last()); else update();
 }
 
-/** Take in the frames of the chain that answers; `same`: those that were added, told anew. */
+/** Show the frames of the chain that answers; `same`: they are the frames added before. */
 export function finish({ done, settled, summary }, same) {
   const place = same || !state.timer ? Math.round(state.at * (done.length - 1) / Math.max(1, last())) : 0;
   Object.assign(state, { frames: done, thinking: false, settled, summary });
@@ -96,14 +96,14 @@ function update() {
   drawBars();
 }
 
-/** Say that the answer has settled, on the step from which it stays. */
+/** Return a note on the step from which the answer stays the same. */
 function later() {
   const rest = last() - state.settled;
   if (state.settled === null || state.at !== state.settled || rest < 1) return [];
   return [`settled: the ${rest === 1 ? "step" : `${rest} steps`} after it keep${rest === 1 ? "s" : ""} this answer`];
 }
 
-/** Draw a bar for each step that says how sure the model is. */
+/** Draw a bar for each step: how sure the model is. */
 function drawBars() {
   const sure = state.frames.slice(1).map((frame) => frame.q);
   $("sure").hidden = !sure.some((q) => q !== undefined);

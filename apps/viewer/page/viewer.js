@@ -1,14 +1,14 @@
-/** The page: a model, a puzzle for it, and what it does with that. */
+/** The page: choose a model and a puzzle, and watch the model solve it. */
 import { $, ask, draw, make, post, say, trying } from "./common.js";
 import * as editor from "./editor.js";
 import * as player from "./player.js";
 
-const NO_MODEL = "no checkpoint can be used: train a model first (make demo), or name its folder";
+const NO_MODEL = "no checkpoint can be used: train a model first (make demo), or start the viewer with its folder";
 const NO_LIST = {
-  data: "no data set with puzzles of this model's kind and size was found",
+  data: "no data set with puzzles of this kind and size was found",
   records: "no evaluation of this model has records: run evaluate.py with save_records=true",
 };
-// `chosen`: a puzzle of a data set; null: the one in the editor.
+// `chosen`: a puzzle of a data set; null: use the puzzle in the editor.
 const state = { found: null, chosen: null, tab: "own", page: 0, asking: null, listing: 0, soon: 0, thought: null };
 
 function model() {
@@ -17,7 +17,7 @@ function model() {
   return chosen;
 }
 
-/** Name a model, and the step of its newest checkpoint. */
+/** Return the name of a model, with the step of its newest checkpoint. */
 function label(one) {
   if (one.error) return `${one.name}: ${one.error}`;
   const step = one.train_step === null ? "" : `, step ${one.train_step.toLocaleString("en")}`;
@@ -35,19 +35,19 @@ function soon(action) {
 
 function wanted() {
   if (state.chosen) return state.chosen;
-  if (state.tab !== "own") throw new Error("choose a puzzle of the list");
+  if (state.tab !== "own") throw new Error("choose a puzzle from the list");
   if (model().board.hint) return { text: editor.text() };
-  throw new Error("choose one of a data set");
+  throw new Error("choose a puzzle from a data set");
 }
 
-/** End what is under way; what comes later of it is dropped. */
+/** Cancel the request that is running; its later events are dropped. */
 function begin() {
   state.asking?.abort();
   $("board").removeAttribute("aria-busy");
   return state.asking = new AbortController();
 }
 
-/** Draw the puzzle that would be solved. */
+/** Draw the puzzle that is chosen or typed. */
 async function preview() {
   const asking = begin();
   player.reset();
@@ -64,7 +64,7 @@ async function preview() {
   keepAddress();
 }
 
-/** Draw what is being typed; what is no puzzle yet is told when it is to be solved. */
+/** Draw the puzzle while it is typed; mistakes in it are shown only by Solve. */
 function typed() {
   state.chosen = null;
   begin();
@@ -81,38 +81,38 @@ const another = trying(async () => {
   await preview();
 });
 
-// The address: a part behind # that opens this model and this puzzle again
+// The address: the part after # opens this model and puzzle again
 
 function keepAddress() {
-  const told = new URLSearchParams({ model: model().name });
+  const link = new URLSearchParams({ model: model().name });
   if (state.chosen) {
-    told.set("data", state.found.data[state.chosen.data].name);
-    told.set("row", state.chosen.row);
-  } else if (model().board.hint) told.set("puzzle", editor.text());
-  history.replaceState(null, "", `#${told}`);
+    link.set("data", state.found.data[state.chosen.data].name);
+    link.set("row", state.chosen.row);
+  } else if (model().board.hint) link.set("puzzle", editor.text());
+  history.replaceState(null, "", `#${link}`);
 }
 
-/** Open what the address says; return whether it says a puzzle. */
+/** Open the model and the puzzle of the address; return whether it names a puzzle. */
 async function openAddress() {
-  const told = new URLSearchParams(location.hash.slice(1)), { models, data } = state.found;
-  if (!told.has("model")) return false;
-  const number = models.findIndex((one) => one.name === told.get("model") && !one.error);
-  if (number < 0) throw new Error(`the model of this link is not here: ${told.get("model")}`);
+  const link = new URLSearchParams(location.hash.slice(1)), { models, data } = state.found;
+  if (!link.has("model")) return false;
+  const number = models.findIndex((one) => one.name === link.get("model") && !one.error);
+  if (number < 0) throw new Error(`this viewer does not have the model of this link: ${link.get("model")}`);
   $("model").value = number;
   useModel();
-  if (told.has("data")) {
-    const set = data.findIndex((one) => one.name === told.get("data"));
-    if (set < 0) throw new Error(`the data set of this link is not here: ${told.get("data")}`);
-    state.chosen = { data: set, row: +told.get("row") || 0 };
+  if (link.has("data")) {
+    const set = data.findIndex((one) => one.name === link.get("data"));
+    if (set < 0) throw new Error(`this viewer does not have the data set of this link: ${link.get("data")}`);
+    state.chosen = { data: set, row: +link.get("row") || 0 };
     const text = (await ask("board", { model: number, puzzle: state.chosen })).text;
     if (text) editor.fill(text);
-  } else if (told.has("puzzle")) editor.fill(told.get("puzzle"));
+  } else if (link.has("puzzle")) editor.fill(link.get("puzzle"));
   else return false;
   await preview();
   return true;
 }
 
-// Lists: data sets, and what evaluations recorded
+// Lists: data sets and records of evaluations
 
 function showTab(tab) {
   state.tab = tab;
@@ -145,7 +145,7 @@ function showTab(tab) {
 function drawFilters() {
   const again = () => soon(() => { state.page = 0; listRows(false); });
   const filter = (text, input) => $("filters").append(make("label", {}, `${text} `, make("input", { ...input, oninput: again })));
-  if (state.tab === "records") filter("wrong ones only", { type: "checkbox", id: "wrong-only", checked: true });
+  if (state.tab === "records") filter("only wrong answers", { type: "checkbox", id: "wrong-only", checked: true });
   else if (!model().board.hint) filter("name contains", { id: "text" });
 }
 
@@ -154,7 +154,7 @@ const listRows = trying(async (isNew) => {
   const asked = { model: +$("model").value, of: state.tab, number: +$("which").value, page: state.page };
   const filters = { text: $("text")?.value || "", wrong_only: $("wrong-only")?.checked ?? true };
   const answer = await ask("rows", { ...asked, ...filters });
-  if (listing !== state.listing) return;  // Something else was asked for since.
+  if (listing !== state.listing) return;  // A newer request has been sent.
   const pages = Math.max(1, Math.ceil(answer.total / answer.per_page));
   $("pages").textContent = `${answer.total.toLocaleString("en")} puzzles, page ${state.page + 1} of ${pages}`;
   $("before").disabled = state.page === 0;
@@ -177,12 +177,12 @@ function drawRow({ row, words, svg }, data) {
   return make("li", {}, button);
 }
 
-// Thinking: a line of JSON for each step
+// Solving: the server sends a line of JSON for each step
 
 const solve = trying(async () => {
-  const body = { model: +$("model").value, puzzle: wanted(), breadth: +$("breadth").value || 1 };
+  const body = { model: +$("model").value, puzzle: wanted(), chains: +$("chains").value || 1 };
   if (model().searches) body.rounds = +$("rounds").value || 200;
-  else if ($("depth").value) body.depth = +$("depth").value;
+  else if ($("steps").value) body.steps = +$("steps").value;
   clearTimeout(state.soon);
   const asking = begin();
   player.begin();
@@ -205,14 +205,14 @@ const solve = trying(async () => {
   }
 });
 
-function happened(event, { model: number, breadth }) {
+function happened(event, { model: number, chains }) {
   if (event.error) throw new Error(event.error);
   if (event.note) say(event.note);
   if (event.frame) player.add(event.frame);
   if (!event.done) return;
-  player.finish(event, breadth === 1);
+  player.finish(event, chains === 1);
   state.thought = event.thought;
-  // Of a run at work it may be newer by now.
+  // A run that is still going on may have a newer checkpoint by now.
   state.found.models[number].train_step = event.train_step;
   $("model").options[number].textContent = label(state.found.models[number]);
 }
@@ -233,16 +233,16 @@ const copyLink = trying(async () => {
 
 // The model
 
-/** Offer what a model can be asked: its kind of board, its data, its evaluations. */
+/** Show the board, the data sets and the evaluations of the chosen model. */
 function useModel() {
   const { board, size, searches, steps } = model();
   state.chosen = null;
   begin();
   player.reset();
   document.body.dataset.cells = board.cells;
-  $("depth-label").hidden = Boolean(searches);
+  $("steps-label").hidden = Boolean(searches);
   $("rounds-label").hidden = !searches;
-  $("depth").placeholder = steps || "as trained";
+  $("steps").placeholder = steps || "as trained";
   editor.open(board, size);
   showTab(state.tab);
 }

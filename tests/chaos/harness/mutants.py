@@ -91,12 +91,15 @@ def _mark_as_short(ranks: Any, place: str, *, long: bool = False) -> None:
 
 
 def _counting_padding() -> dict[str, Any]:
-    from evaluation.measure import _gather
+    from evaluation.measure import _Values
 
-    def gather(local: Any, names: Any, num_examples: int, ranks: Any) -> Any:
-        return _gather(local, names, ranks.world_size * sum(map(len, local)), ranks)
+    finish = _Values.finish
 
-    return {"evaluation.measure._gather": gather}
+    def with_padding(values: Any, num_examples: Any, ranks: Any) -> Any:
+        rows = {n: ranks.world_size * sum(map(len, values._rows[n])) for n in num_examples}
+        return finish(values, rows, ranks)
+
+    return {"evaluation.measure._Values.finish": with_padding}
 
 
 def _python_hash(name: bytes) -> SimpleNamespace:

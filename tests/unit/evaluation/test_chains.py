@@ -1,4 +1,4 @@
-"""Chains: what they say at each depth, and which of them answers."""
+"""The answers of chains after each number of steps, and the choice of the chain that answers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dataset.kinds.sudoku import SUDOKU
 from evaluation import chains
-from evaluation.chains import Figures, Found, answers_of, chosen, think_longer
+from evaluation.chains import ChainResult, ChainScores, answers_of, chosen, think_longer
 from evaluation.config import ThinkingSettings
 from evaluation.measure import evaluate
 from evaluation.views import views_for
@@ -21,8 +21,8 @@ from runtime.ranks import Ranks
 
 Make = Callable[..., ACTLossHead]
 
-# Three chains on two rows of one cell, at one depth.
-FOUND = Found(
+# Three chains on two rows of one cell, read after one number of steps.
+FOUND = ChainResult(
     preds=np.array([[[[4], [5]]], [[[4], [6]]], [[[3], [6]]]]),
     at_halt=np.array([[[7], [7]], [[8], [8]], [[9], [9]]]),
     q_halt=np.array([[[0.1, 0.9]], [[0.2, 0.1]], [[0.8, 0.2]]]),
@@ -36,7 +36,7 @@ FOUND = Found(
     [
         ("q", [2, 0], [3, 5]),
         ("residual", [1, 2], [4, 6]),
-        # Among equals the surest one speaks.
+        # Among equals the surest one answers.
         ("majority", [1, 2], [4, 6]),
         # Chain 2 is surer than chain 1, which halts as early; in row 1 none halts by then.
         ("first_halt", [2, 0], [9, 5]),
@@ -53,8 +53,8 @@ def sudokus(sudoku_data: Path) -> PuzzleDataset:
 
 
 @pytest.fixture
-def think(sudokus: PuzzleDataset) -> Callable[..., list[Figures]]:
-    def run(model: ACTLossHead, size: int = 4, **settings: object) -> list[Figures]:
+def think(sudokus: PuzzleDataset) -> Callable[..., list[ChainScores]]:
+    def run(model: ACTLossHead, size: int = 4, **settings: object) -> list[ChainScores]:
         chosen = ThinkingSettings.model_validate(settings)
         batches, views = EvalBatches(sudokus, global_batch_size=size), views_for(chosen, SUDOKU, 4)
         return think_longer(model, model, batches, Ranks("cpu"), chosen, views)
@@ -63,9 +63,9 @@ def think(sudokus: PuzzleDataset) -> Callable[..., list[Figures]]:
 
 
 @pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> list[Found]:
-    """What chains have said, once for each line of the table and each batch."""
-    found: list[Found] = []
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[ChainResult]:
+    """Record the results of chains, once for each line of the table and each batch."""
+    found: list[ChainResult] = []
     judge = chains.answers_of
     monkeypatch.setattr(
         chains, "answers_of", lambda s, f, *rest: found.append(f) or judge(s, f, *rest)
@@ -74,7 +74,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[Found]:
 
 
 class FirstThree(HaltingRule):
-    """The first three puzzles of a batch halt at once."""
+    """A rule that halts the first three puzzles of a batch at once."""
 
     def wants_to_halt(self, outputs: Outputs) -> Tensor:
         return torch.arange(len(outputs["logits"])) < 3
@@ -92,35 +92,35 @@ def answer_with(model: ACTLossHead, answer: Callable[[Tensor], Tensor]) -> None:
     model.model.inner.read = read  # type: ignore[method-assign]
 
 
-def test_a_single_chain_is_read_at_the_depth_and_at_its_halt(
-    make_model: Make, think: Callable[..., list[Figures]], sudokus: PuzzleDataset
+def test_a_single_chain_is_read_at_the_end_and_at_its_halt(
+    make_model: Make, think: Callable[..., list[ChainScores]], sudokus: PuzzleDataset
 ) -> None:
     model, choices = make_model(sudokus), ["q", "majority", "first_halt"]
-    lines = [(f.breadth, f.select) for f in think(model, breadth=[1, 2], select=["q", *choices])]
+    lines = [(f.breadth, f.select) for f in think(model, chains=[1, 2], select=["q", *choices])]
     assert lines == [(1, "q"), (1, "first_halt"), *((2, choice) for choice in choices)]
-    assert [f.select for f in think(model, select="first_halt", depth=2)] == ["first_halt"]
+    assert [f.select for f in think(model, select="first_halt", steps=2)] == ["first_halt"]
 
 
 def test_votes_are_those_counted_one_by_one() -> None:
     rng = np.random.default_rng(0)
     preds = rng.integers(0, 2, (7, 1, 50, 2))
     zeros = np.zeros((7, 1, 50), np.float32)
-    found = Found(preds, preds[:, 0], zeros, zeros, np.zeros((7, 50), np.int64))
+    found = ChainResult(preds, preds[:, 0], zeros, zeros, np.zeros((7, 50), np.int64))
     for row, chain in enumerate(chosen("majority", found, 0, 1)):
         answers = [tuple(answer) for answer in preds[:, 0, row]]
         assert answers.count(answers[chain]) == max(map(answers.count, answers))
 
 
-def test_a_depth_halts_alike_alone_and_among_others(
+def test_a_chain_halts_alike_when_fewer_steps_are_also_read(
     make_model: Make,
-    think: Callable[..., list[Figures]],
+    think: Callable[..., list[ChainScores]],
     sudokus: PuzzleDataset,
-    judged: list[Found],
+    judged: list[ChainResult],
 ) -> None:
-    for depth in ([1], [1, 3]):
-        model = make_model(sudokus, halt_max_steps=max(depth))
+    for steps in ([1], [1, 3]):
+        model = make_model(sudokus, halt_max_steps=max(steps))
         model.model.rule = FirstThree(compares=False)
-        think(model, size=10, depth=depth, breadth=2, select="first_halt")
+        think(model, size=10, steps=steps, chains=2, select="first_halt")
     alone, among = judged[0], judged[1]
     assert alone.halt.tolist() == among.halt.tolist() == [[1, 1, 1, *[0] * 7]] * 2
 
@@ -130,51 +130,51 @@ def test_the_time_of_a_set_is_its_own(
 ) -> None:
     sudokus = PuzzleDataset([sudoku_data], "test")
     sudokus.sets["more"] = sudokus.sets["all"]
-    clock = iter(range(1000))  # A second passes between two looks at it.
+    clock = iter(range(1000))  # Each call takes a second.
     monkeypatch.setattr(chains.time, "perf_counter", lambda: float(next(clock)))
-    settings = ThinkingSettings.model_validate({"depth": [2, 3], "breadth": [1, 2]})
+    settings = ThinkingSettings.model_validate({"steps": [2, 3], "chains": [1, 2]})
     batches = EvalBatches(sudokus, global_batch_size=10)
     model = make_model(sudokus)
     views = views_for(settings, SUDOKU, 4)
-    figures = think_longer(model, model, batches, Ranks("cpu"), settings, views)
+    scores = think_longer(model, model, batches, Ranks("cpu"), settings, views)
     of_a_set = [0.1, 0.2, 0.2, 0.4]
-    assert [one.seconds for one in figures] == pytest.approx([*of_a_set, *of_a_set])
+    assert [one.seconds for one in scores] == pytest.approx([*of_a_set, *of_a_set])
 
 
 def test_answers_are_turned_back_and_judged(
-    make_model: Make, think: Callable[..., list[Figures]], sudokus: PuzzleDataset
+    make_model: Make, think: Callable[..., list[ChainScores]], sudokus: PuzzleDataset
 ) -> None:
     arrays = sudokus.sets["all"]
     labels = {bytes(q): a for q, a in zip(arrays.inputs, arrays.labels, strict=True)}
     model = make_model(sudokus)
 
     def known(inputs: Tensor) -> Tensor:
-        # Solves a puzzle only as it stands in the set: the first chain alone is right.
+        # Solves a puzzle only as it is in the set, so only the first chain is right.
         found = [labels.get(bytes(row.astype(np.uint8)), row) for row in inputs.numpy()]
         return torch.from_numpy(np.stack(found).astype(np.int32))
 
     answer_with(model, known)
-    one, all_three = think(model, breadth=[1, 3], select="majority")
+    one, all_three = think(model, chains=[1, 3], select="majority")
     assert (one.single.value, one.selected.value, one.calls) == (1, 1, 3)
     assert (all_three.single.value, all_three.oracle.value, all_three.calls) == (1, 1, 9)
-    # The other two answer with what they see, which is the same puzzle turned back.
+    # The other two copy their view, and turned back it is the puzzle itself.
     assert all_three.selected.value == 0
     assert all_three.spurious.value == 1
 
 
-def test_one_chain_is_the_plain_evaluation_at_each_depth(
-    make_model: Make, think: Callable[..., list[Figures]], sudokus: PuzzleDataset
+def test_one_chain_is_the_plain_evaluation_with_these_steps(
+    make_model: Make, think: Callable[..., list[ChainScores]], sudokus: PuzzleDataset
 ) -> None:
     model = make_model(sudokus, halt_max_steps=4)
     labels = sudokus.sets["all"].labels
-    # Clues are copied: some rows are right where few cells are open.
+    # The model copies clues, so rows with few empty cells are right.
     seen: list[Tensor] = []
     read = model.model.inner.read
     model.model.inner.read = lambda *a: seen.append(o := read(*a)) or o  # type: ignore
-    figures = think(model, size=10, depth=[2, 4])
+    scores = think(model, size=10, steps=[2, 4])
     model.model.inner.read = read  # type: ignore[method-assign]
-    assert [one.depth for one in figures] == [2, 4]
-    for one, outputs in zip(figures, seen, strict=True):
+    assert [one.depth for one in scores] == [2, 4]
+    for one, outputs in zip(scores, seen, strict=True):
         shorter = make_model(sudokus, halt_max_steps=one.depth)
         batches = EvalBatches(sudokus, global_batch_size=10)
         plain = evaluate(shorter, shorter, batches, Ranks("cpu")).records["all"]
@@ -185,16 +185,16 @@ def test_one_chain_is_the_plain_evaluation_at_each_depth(
 
 
 @pytest.mark.parametrize("perturb", ["symmetry", "noise"])
-def test_the_same_seed_gives_the_same_figures_and_few_chains_are_the_first_of_many(
+def test_the_same_seed_gives_the_same_scores_and_few_chains_are_the_first_of_many(
     make_model: Make,
-    think: Callable[..., list[Figures]],
+    think: Callable[..., list[ChainScores]],
     sudokus: PuzzleDataset,
     perturb: str,
-    judged: list[Found],
+    judged: list[ChainResult],
 ) -> None:
     model = make_model(sudokus)
-    for settings in ({"breadth": 3}, {"breadth": 3}, {"breadth": 2}, {"breadth": 3, "seed": 1}):
-        think(model, size=10, depth=[1, 3], perturb=perturb, **settings)
+    for settings in ({"chains": 3}, {"chains": 3}, {"chains": 2}, {"chains": 3, "seed": 1}):
+        think(model, size=10, steps=[1, 3], perturb=perturb, **settings)
     same, again, few, other = judged[::2]
     assert all(np.array_equal(a, b) for a, b in zip(same, again, strict=True))
     assert all(np.array_equal(a[:2], b) for a, b in zip(same, few, strict=True))
@@ -202,6 +202,6 @@ def test_the_same_seed_gives_the_same_figures_and_few_chains_are_the_first_of_ma
     assert not np.array_equal(same.q_halt[1], other.q_halt[1])
     # Neither the batch nor the rank matters.
     judged.clear()
-    think(model, size=4, depth=[1, 3], perturb=perturb, breadth=3)
+    think(model, size=4, steps=[1, 3], perturb=perturb, chains=3)
     small = np.concatenate([one.q_halt for one in judged[::2]], axis=-1)[..., :10]
     np.testing.assert_allclose(small, same.q_halt, rtol=1e-5, atol=1e-5)

@@ -39,7 +39,7 @@ def values_of(result: SetResult) -> dict[str, float]:
 
 
 def one_by_one(model: ACTLossHead, dataset: PuzzleDataset) -> dict[str, float]:
-    """The obvious evaluation: a row at a time, every ACT step, means in Python."""
+    """Evaluate in the obvious way: one row at a time, every ACT step, means in Python."""
     arrays = dataset.sets["all"]
     sums: dict[str, float] = {}
     ids = np.repeat(arrays.puzzle_identifiers, np.diff(arrays.puzzle_indices))
@@ -77,7 +77,7 @@ def test_all_steps_are_taken_whatever_q_says(make_model: Make, sudokus: PuzzleDa
     model = make_model(sudokus, halt_max_steps=4)
     with torch.no_grad():
         model.state_dict()["model.inner.q_head.bias"].copy_(torch.tensor([50.0, -50.0]))
-    # And of the first rows alone.
+    # Also with only the first rows.
     result = measure(model, sudokus, 4, max_examples=6)["all"]
     assert (result.num_examples, result.count, values_of(result)["steps"]) == (6, 6, 4.0)
 

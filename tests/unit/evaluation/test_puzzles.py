@@ -64,7 +64,7 @@ def test_a_maze_is_read_in_rows_or_in_one_line() -> None:
     one_line = "".join(ROOM.strip("\n").splitlines())
     assert np.array_equal(MAZE.parse(one_line).question, in_rows.question)
     assert np.array_equal(MAZE.parse(one_line.replace(" ", ".")).question, in_rows.question)
-    # An editor has cut the spaces at the ends off.
+    # An editor has removed the spaces at line ends.
     assert np.array_equal(MAZE.parse("S\n G").question, grid("S \n G"))
 
 

@@ -1,4 +1,4 @@
-"""What is kept of single puzzles is the same however rows come, and says what it should."""
+"""The summary of answers does not depend on batches and ranks, and its figures are right."""
 
 import json
 from pathlib import Path
@@ -31,12 +31,13 @@ def rows_of(seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def told(*shares: list[slice], **more: Any) -> dict[str, Any]:
-    """What ranks tell together that have these rows each, batch by batch."""
+    """Return the summary of ranks that each get these rows, batch by batch."""
     values = rows_of() | more
     ranks = [Answers(VOCAB) for _ in shares]
     for rank, parts in zip(ranks, shares, strict=True):
         for part in parts:
-            rank.add("all", **{n: v if v is None else v[part] for n, v in values.items()})
+            own = {name: value[part] for name, value in values.items() if value is not None}
+            rank.add("all", own.pop("rows"), own)
     found = [rank.finish(lambda own: [one._sets for one in ranks]) for rank in ranks]
     assert all(one == found[0] for one in found)
     json.dumps(found[0], allow_nan=False)
@@ -46,7 +47,7 @@ def told(*shares: list[slice], **more: Any) -> dict[str, Any]:
 def test_batches_and_ranks_change_nothing() -> None:
     whole = told([slice(0, ROWS)])
     assert whole == told([slice(i, i + 7) for i in range(0, ROWS, 7)])
-    # As ranks have them: slices of each batch of 20.
+    # Ranks get slices of each batch of 20.
     halves = [[slice(i + 10 * r, i + 10 * r + 10) for i in range(0, ROWS, 20)] for r in (0, 1)]
     assert whole == told(*halves)
     assert whole == told(*halves[::-1])
@@ -105,7 +106,7 @@ def test_without_q_nobody_was_sure(q_halt: Any) -> None:
 def test_a_large_vocabulary_has_no_table() -> None:
     answers = Answers(1000)
     cells = np.full((1, 4), 900)
-    answers.add("all", np.arange(1), cells, cells, cells + 1)
+    answers.add("all", np.arange(1), {"inputs": cells, "labels": cells, "preds": cells + 1})
     found = answers.finish(lambda own: [own])["all"]
     assert found["confusion"] is None
     assert found["failures"]["most_wrong"][0]["cells_wrong"] == 4
@@ -145,7 +146,8 @@ def test_of_solved_puzzles_the_slowest_is_followed() -> None:
             for r in own:
                 one = slice(r, r + 1)
                 solved = {"right": right[one], "after": after[one]}
-                rank.add("all", rows[one], *[cells[one]] * 3, **solved)
+                own = dict.fromkeys(("inputs", "labels", "preds"), cells[one])
+                rank.add("all", rows[one], own | solved)
         return ranks[0].finish(lambda own: [one._sets for one in ranks])["all"]["solving"]
 
     found = followed([0, 1, 2, 3, 4])

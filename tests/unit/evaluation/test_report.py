@@ -67,7 +67,7 @@ def test_json_keeps_intervals_findings_and_what_is_not_finite() -> None:
 
 
 def test_a_record_leaves_empty_what_is_not_known() -> None:
-    # The second row has no labels, the model no Q; of the second set nothing is rated.
+    # The second row has no labels, the model has no Q, and the second set has no ratings.
     values = {"count": [1, 0], "exact_accuracy": [0, 0], "accuracy": [2 / 3, 0], "steps": [16, 0]}
     values |= {"q_halt": [math.nan] * 2, "clues": [30, 0]}
     rows = {name: np.array(column, np.float32) for name, column in values.items()}

@@ -13,7 +13,7 @@ from dataset.sudoku.rules import BOX_SHAPES
 from dataset.sudoku.symmetries import SudokuSymmetries
 from evaluation import chains
 from evaluation.config import ThinkingSettings
-from evaluation.solve import Glimpse, Reasoning, reason
+from evaluation.solve import Reasoning, StepAnswers, reason
 from evaluation.views import draw_views, views_for
 from models.act import ACTLossHead
 from models.config import DataFacts
@@ -94,14 +94,14 @@ def test_reason_gives_the_answers_of_each_step(make_model: Make) -> None:
 
 
 def test_who_watches_sees_each_step_of_each_chain(make_model: Make) -> None:
-    model, glimpses = make_model(FACTS, halt_max_steps=3), []
-    settings = ThinkingSettings.model_validate({"breadth": 2, "select": "majority"})
-    (found,) = reason(model, [PUZZLE], CPU, settings=settings, watch=glimpses.append)
-    assert [(one.chain, one.step) for one in glimpses] == [
+    model, watched = make_model(FACTS, halt_max_steps=3), []
+    settings = ThinkingSettings.model_validate({"chains": 2, "select": "majority"})
+    (found,) = reason(model, [PUZZLE], CPU, settings=settings, watch=watched.append)
+    assert [(one.chain, one.step) for one in watched] == [
         (chain, step) for chain in range(2) for step in (1, 2, 3)
     ]
-    own = [one for one in glimpses if one.chain == found.chain]
-    ends = [one.tokens[0].tolist() for one in glimpses if one.step == 3]
+    own = [one for one in watched if one.chain == found.chain]
+    ends = [one.tokens[0].tolist() for one in watched if one.step == 3]
     assert found.num_agreeing == ends.count(own[-1].tokens[0].tolist())
     assert found.certainty is not None
     for step, one in enumerate(own):
@@ -114,13 +114,13 @@ def test_who_watches_sees_each_step_of_each_chain(make_model: Make) -> None:
 
 def test_certainty_is_that_of_the_cells_in_any_view(make_model: Make) -> None:
     model = make_model(FACTS, halt_max_steps=2)
-    settings = ThinkingSettings.model_validate({"breadth": 4, "select": "majority"})
+    settings = ThinkingSettings.model_validate({"chains": 4, "select": "majority"})
     seen: dict[int, np.ndarray] = {}
     views = SudokuSymmetries(4)
     drawn = draw_views(views, settings.seed, np.arange(1), 4)
-    glimpses: list[Glimpse] = []
-    list(reason(model, [PUZZLE], CPU, settings=settings, watch=glimpses.append))
-    for one in glimpses:
+    watched: list[StepAnswers] = []
+    list(reason(model, [PUZZLE], CPU, settings=settings, watch=watched.append))
+    for one in watched:
         if one.step == 2:
             seen[one.chain] = one.certainty[0]
     for chain, certainty in seen.items():
@@ -180,7 +180,7 @@ def test_the_chain_that_answers_is_the_one_of_an_evaluation(
     sudokus = PuzzleDataset([sudoku_data], "test")
     model = make_model(sudokus, halt_max_steps=5, techniques=techniques)
     settings = ThinkingSettings.model_validate(
-        {"breadth": 3, "select": select, "perturb": perturb, "noise": 0.8, "seed": 4}
+        {"chains": 3, "select": select, "perturb": perturb, "noise": 0.8, "seed": 4}
     )
     answers: list[np.ndarray] = []
     answers_of = chains.answers_of

@@ -1,4 +1,4 @@
-"""Tables of figures: what stands in a cell."""
+"""Tables of figures: the text of cells."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Slots that are refilled: every row has the bits of the plain loop, whatever its slot."""
+"""Slots that are refilled give every row the same bits as the plain loop."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from evaluation.config import Halting
 from evaluation.measure import evaluate
-from evaluation.think import all_steps, evaluating, row_keys, steps, thoughts, with_draws
+from evaluation.think import all_steps, answered_batches, evaluating, row_keys, steps, with_draws
 from models.act import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks
@@ -28,22 +28,22 @@ def tasks(tasks_data: Path) -> PuzzleDataset:
 
 @pytest.fixture
 def model(make_model: Make, tasks: PuzzleDataset) -> ACTLossHead:
-    """Halts rows at different steps."""
+    """A model that halts rows at different steps."""
     return make_model(tasks, halt_max_steps=STEPS).eval()
 
 
 def at_halt(model: ACTLossHead, dataset: PuzzleDataset, size: int) -> tuple[Tensor, Tensor]:
-    """What `answers` gives, found by the plain loop: each row at the first step after which it
+    """Return the same as `answers`, from the plain loop: each row at the first step after which it
     wants to halt.
     """
     parts = []
     for _, batch, _, start in EvalBatches(dataset, global_batch_size=size):
         examples = Ranks("cpu").on_device(with_draws(batch.arrays(), model, 0, start))
-        told = []
+        read = []
         with torch.no_grad():
             for _, carry in steps(model, model, all_steps(model, examples)):
-                told.append((model.model.halts(carry), model.model.answer_of(carry)))
-        halted, states = (torch.stack(each) for each in zip(*told, strict=True))
+                read.append((model.model.halts(carry), model.model.answer_of(carry)))
+        halted, states = (torch.stack(each) for each in zip(*read, strict=True))
         first = halted.int().argmax(0)
         parts.append((states[first, torch.arange(size)], first.int() + 1))
     states, when = (torch.cat(values)[:24] for values in zip(*parts, strict=True))
@@ -53,7 +53,7 @@ def at_halt(model: ACTLossHead, dataset: PuzzleDataset, size: int) -> tuple[Tens
 def answers(
     model: ACTLossHead, dataset: PuzzleDataset, halting: Halting, size: int, world_size: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """The answers' states [N, T, D] and steps [N] in test order, of all ranks."""
+    """Return the answers' states [N, T, D] and steps [N] of all ranks, in test order."""
     parts = []
     for rank in range(world_size):
         batches = EvalBatches(
@@ -62,9 +62,9 @@ def answers(
         ranks, begun = Ranks("cpu"), []
         ranks.rank = rank
         with torch.no_grad():
-            found = list(thoughts(model, model, batches, ranks, halting, begun.append))
+            found = list(answered_batches(model, model, batches, ranks, halting, begun.append))
         assert begun == list(range(len(batches)))
-        carries = [thought.carry for thought in found]
+        carries = [batch.carry for batch in found]
         assert all(carry.halted.all() for carry in carries)
         parts.append([(model.model.answer_of(carry), carry.steps) for carry in carries])
     ordered = [pair for batch in zip(*parts, strict=True) for pair in batch]
@@ -98,8 +98,10 @@ def test_random_starts_and_noise_are_those_of_the_row(
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     batches = EvalBatches(tasks, global_batch_size=24)
     with torch.no_grad():
-        thought = next(thoughts(model, model, batches, Ranks("cpu"), "steps", lambda _: None, 1))
-    other = model.model.answer_of(thought.carry)
+        other_seed = answered_batches(
+            model, model, batches, Ranks("cpu"), "steps", lambda _: None, 1
+        )
+        other = model.model.answer_of(next(other_seed).carry)
     assert ((other - expected).abs().amax((1, 2)) > 1e-3).all()
 
 

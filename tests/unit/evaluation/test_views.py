@@ -38,21 +38,21 @@ def test_views_of_a_solution_are_solutions(sudoku_data: Path) -> None:
 
 
 def test_the_views_are_those_of_the_kind() -> None:
-    several = ThinkingSettings(breadth=[1, 9])
+    several = ThinkingSettings(chains=[1, 9])
     assert isinstance(views_for(several, SUDOKU, 4), SudokuSymmetries)
-    assert isinstance(views_for(ThinkingSettings(breadth=[8]), MAZE, 5), DihedralViews)
+    assert isinstance(views_for(ThinkingSettings(chains=[8]), MAZE, 5), DihedralViews)
     assert views_for(ThinkingSettings(), ARC, 5) is None
     for kind, told in (
-        (ARC, "no symmetry of ARC puzzles is known; perturb=noise does without"),
-        (None, "no symmetry of such puzzles is known"),
-        (MAZE, "breadth=9: such puzzles have 8 views"),
+        (ARC, "ARC puzzles have no known symmetry; use perturb=noise"),
+        (None, "these puzzles have no known symmetry"),
+        (MAZE, "chains=9: maze puzzles have only 8 views; use fewer"),
     ):
         with pytest.raises(ConfigError, match=told):
             views_for(several, kind, 5)
 
 
 @pytest.mark.parametrize("kind", [SudokuSymmetries, DihedralViews])
-def test_draws_depend_on_seed_and_row_alone(kind: Callable[[int], Views]) -> None:
+def test_draws_depend_only_on_seed_and_row(kind: Callable[[int], Views]) -> None:
     views = kind(9)
     drawn = draw_views(views, 3, np.arange(20), 8)
     assert drawn.shape == (8, 20)

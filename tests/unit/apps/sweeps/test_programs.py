@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from apps.sweeps.jobs import expand
 from apps.sweeps.programs import EVALUATION, TRAINING, Program, plan_of
 from apps.sweeps.table import WRITERS, Row, lines_of, over_seeds, write_table
+from evaluation.config import EvalConfig
 from runtime.errors import ConfigError
 from tests.unit.training.config.test_command_line import (
     HOSTILE,
@@ -54,6 +56,14 @@ def test_a_wrong_command_line_among_many_has_the_same_message(wrong: str) -> Non
     with pytest.raises(ConfigError) as among_others:
         load_configs(TrainConfig, "cfg_pretrain", [], [*RUNS, [wrong]])
     assert str(among_others.value) == str(alone.value)
+
+
+def test_former_names_can_be_swept() -> None:
+    plan = plan_of(EVALUATION, ["-m", "checkpoint=x", "depth=16", "breadth=1,8"])
+    jobs = expand(plan.overrides)
+    assert [job.name for job in jobs] == ["breadth-1", "breadth-8"]
+    configs = load_configs(EvalConfig, "cfg_evaluate", [], [job.overrides for job in jobs])
+    assert [(config.steps, config.chains) for config in configs] == [([16], [1]), ([16], [8])]
 
 
 @pytest.mark.parametrize("text", HOSTILE)

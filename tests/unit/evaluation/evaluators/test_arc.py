@@ -22,7 +22,7 @@ Grid = list[list[int]]
 
 
 class Ballot:
-    """Rows for a tally, made of grids that are given as they are before augmentation."""
+    """Rows for a tally, made from grids before augmentation."""
 
     def __init__(self) -> None:
         self.names = ["<blank>"]
@@ -70,7 +70,7 @@ A, B, C, D, E = [[1]], [[2, 0]], [[3], [4]], [[5, 6], [7, 8]], [[9]]
 
 
 def slow_crop(canvas: np.ndarray) -> tuple[int, int]:
-    """The largest full rectangle, by trying all; the first of equal ones by rows."""
+    """Find the largest full rectangle by trying all; of equal ones the first by rows."""
     side, best = math.isqrt(len(canvas)), (0, 0)
     grid = canvas.reshape(side, side)
     for height in range(1, side + 1):
@@ -95,7 +95,7 @@ def test_the_crop_is_the_largest_rectangle(share: float) -> None:
         assert np.array_equal(grid, canvas[: grid.shape[0], : grid.shape[1]] - 2)
     assert (0, 0) in found
     assert len(set(found)) > 1
-    # Of equally large ones the flattest is taken.
+    # Of equally large rectangles the flattest is taken.
     assert crop_grids(np.array([[2, 2, 0, 2]]))[0].shape == (1, 2)
 
 
@@ -104,13 +104,13 @@ def test_votes_decide_then_q() -> None:
     qs = ((B, -3.0), (B, -3.0), (C, 1.0), (D, 2.0), (E, -1.0))
     tally = ballot_of(*(("t", A, answer, q) for answer, q in qs)).count(tasks)
     ranked = tally.ranked("t", tasks["t"][0].input_key)
-    assert [grid_of(key).tolist() for key, _ in ranked] == [B, D, C, E]
-    assert [votes.count for _, votes in ranked] == [2, 1, 1, 1]
+    assert [grid_of(votes.key).tolist() for votes in ranked] == [B, D, C, E]
+    assert [votes.count for votes in ranked] == [2, 1, 1, 1]
     expected = [1 / (1 + math.exp(-q)) for q in (-3.0, 2.0, 1.0, -1.0)]
-    assert [votes.mean_q for _, votes in ranked] == pytest.approx(expected, rel=1e-15)
-    scores = score(tasks, tally)
-    assert scores.per_test_output == {1: 0.0, 2: 1.0, 5: 1.0, 10: 1.0, 100: 1.0, 1000: 1.0}
-    assert scores.per_task == scores.per_test_output
+    assert [votes.mean_q for votes in ranked] == pytest.approx(expected, rel=1e-15)
+    by_k = {1: 0.0, 2: 1.0, 5: 1.0, 10: 1.0, 100: 1.0, 1000: 1.0}
+    scores = {f"{name}@{k}": v for name in ("pass", "task_pass") for k, v in by_k.items()}
+    assert score(tasks, tally) == (scores, 1)
 
 
 def test_ties_are_broken_by_the_grid() -> None:
@@ -119,7 +119,7 @@ def test_ties_are_broken_by_the_grid() -> None:
     for order in (answers, answers[::-1]):
         ballot = ballot_of(*(("t", A, answer, 0.5) for answer in order))
         ranked = ballot.count(tasks).ranked("t", tasks["t"][0].input_key)
-        assert [grid_of(key).tolist() for key, _ in ranked] == [[[2]], E, [[1, 9]], B, C, D]
+        assert [grid_of(votes.key).tolist() for votes in ranked] == [[[2]], E, [[1, 9]], B, C, D]
 
 
 GRIDS = {"A": A, "B": B, "C": C, "D": D, "E": E, "-": None, "0": [[0, 0], [0, 0]], ".": []}
@@ -128,14 +128,14 @@ GRIDS = {"A": A, "B": B, "C": C, "D": D, "E": E, "-": None, "0": [[0, 0], [0, 0]
 @pytest.mark.parametrize(
     ("tests", "votes", "by_output", "by_task", "submitted"),
     [
-        # Each test input of a task has its own votes. What is asked of no task has none.
+        # Each test input of a task has its own votes. An input of no task has none.
         ("two:AB,CD one:AE", "two:AB two:CE one:AE", [0.75, 0.75], [0.5, 0.5], "BB,EE EE"),
         ("t:AB", "t:CB other:AB t:AD", [0, 0], [0, 0], "DD"),
-        # Without an answer a test input is not solved, and keeps its place.
+        # A test input without an answer is not solved, but keeps its place.
         ("none:AB half:AB,CD", "half:CD", [0.25, 0.25], [0, 0], "00 00,DD"),
         # An empty crop is a vote like any other.
         ("t:AB", "t:A. t:A. t:AB", [0, 1], [0, 1], ".B"),
-        # Outputs that are not known are not scored.
+        # Unknown outputs are not scored.
         ("t:AB,C- u:A- w:AB", "t:AB t:CB u:AB", [0.5, 0.5], [0.5, 0.5], "BB,BB BB 00"),
         ("t:A-", "t:AB", [], [], "BB"),
     ],
@@ -143,17 +143,16 @@ GRIDS = {"A": A, "B": B, "C": C, "D": D, "E": E, "-": None, "0": [[0, 0], [0, 0]
 def test_votes_are_scored_and_submitted(
     tests: str, votes: str, by_output: list[float], by_task: list[float], submitted: str
 ) -> None:
-    """Of each task TASK:INPUT OUTPUT,..., of each vote TASK:INPUT ANSWER; both attempts."""
+    """Tasks are TASK:INPUT OUTPUT,..., votes TASK:INPUT ANSWER, submissions both attempts."""
     split = {one.partition(":")[0]: one.partition(":")[2].split(",") for one in tests.split()}
     tasks = make_tasks(**{n: [(GRIDS[q], GRIDS[a]) for q, a in of] for n, of in split.items()})
     ballot, nothing = Ballot(), np.zeros((0, 0), np.uint8)
     for view, (task, (question, answer)) in enumerate(one.split(":") for one in votes.split()):
         ballot.vote(task, GRIDS[question], nothing if answer == "." else GRIDS[answer], view=view)
     tally = ballot.count(tasks)
-    scores = score(tasks, tally, ks=[1, 2])
-    assert [*scores.per_test_output.values()] == by_output
-    assert [*scores.per_task.values()] == by_task
-    assert scores.num_tasks == sum(any(a != "-" for _, a in of) for of in split.values())
+    scores, num_tasks = score(tasks, tally, ks=[1, 2])
+    assert [*scores.values()] == by_output + by_task
+    assert num_tasks == sum(any(a != "-" for _, a in of) for of in split.values())
     expected = [[(GRIDS[a], GRIDS[b]) for a, b in of.split(",")] for of in submitted.split()]
     attempts = submission(tasks, tally).values()
     assert [[(x["attempt_1"], x["attempt_2"]) for x in of] for of in attempts] == expected
@@ -176,10 +175,10 @@ def test_q_at_its_ends_keeps_its_order() -> None:
     by_q = {50.0: B, 5.0: C, -5.0: D, -40.0: E, -math.inf: [[1, 1]], math.nan: [[1, 2]]}
     ballot = ballot_of(*(("t", A, answer, q) for q, answer in reversed(by_q.items())))
     ranked = ballot.count(tasks).ranked("t", tasks["t"][0].input_key)
-    assert [grid_of(key).tolist() for key, _ in ranked] == list(by_q.values())
-    assert ranked[0][1].mean_q == 1.0
-    assert 0 < ranked[3][1].mean_q < 1e-17
-    assert ranked[5][1].mean_q == 0.0
+    assert [grid_of(votes.key).tolist() for votes in ranked] == list(by_q.values())
+    assert ranked[0].mean_q == 1.0
+    assert 0 < ranked[3].mean_q < 1e-17
+    assert ranked[5].mean_q == 0.0
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from runtime.ranks import Ranks
 
 
 def all_rows(dataset: PuzzleDataset, preds: np.ndarray | None = None) -> AnsweredRows:
-    """All rows of a test set, answered with `preds` or with what is right."""
+    """Return all rows of a test set, answered with `preds` or with the right answers."""
     sets = dataset.sets.values()
     inputs, labels = (
         np.concatenate([getattr(arrays, name).astype(np.int32) for arrays in sets])
@@ -75,8 +75,8 @@ def test_perfect_answers_solve_every_task(arc_data: Path) -> None:
 
 
 def test_identifiers_of_a_second_folder_are_shifted(arc_data: Path, own_arc: Path) -> None:
-    # The first folder has a name more: shifted by any other number, the identifiers of the second
-    # say another augmentation.
+    # The first folder has one more name, so a wrong shift would give identifiers of the second
+    # folder another augmentation.
     names = json.loads((own_arc / "identifiers.json").read_text())
     (own_arc / "identifiers.json").write_text(json.dumps([*names, "unused"]))
     for split in ("train", "test"):
@@ -183,7 +183,7 @@ def test_mazes_are_judged_by_their_module(tmp_path: Path) -> None:
 
 
 class Spy:
-    """An evaluator that keeps what it is given."""
+    """An evaluator that keeps the rows it gets."""
 
     def begin(self) -> None:
         self.rows: list[AnsweredRows] = []
