@@ -96,7 +96,7 @@ def aligned(matrix: Tensor) -> Tensor:
 def weights_cast_once(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     """Cast each `CastedLinear` weight below `module` once, for all passes without gradients inside.
 
-    With gradients each use has its own cast, so that they are added up in float32, as published.
+    With gradients each use has its own cast: gradients are then added up in float32, as published.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, CastedLinear)]
     for layer in layers:
@@ -316,7 +316,7 @@ def require_backend(backend: str, device: torch.device) -> None:
             f"or use {_AUTO_SETTING}"
         ) from None
     if device.type != "cuda":
-        raise ConfigError(f"{asked}, this run is on {device.type}; use {_AUTO_SETTING}")
+        raise ConfigError(f"{asked}, but this run is on {device.type}; use {_AUTO_SETTING}")
 
 
 def attend(

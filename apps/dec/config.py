@@ -65,8 +65,8 @@ class DECConfig(RecurrenceConfig):
             )
         if not (self.units or self.mlp_t) or self.attention_bias != "none":
             raise ValueError(
-                f"mlp_t=false, units=false, attention_bias={self.attention_bias}: arch=dec has no "
-                "attention; use mlp_t=true or units=true, and attention_bias=none"
+                f"arch=dec has no attention; use mlp_t=true or units=true (now {self.mlp_t} and "
+                f"{self.units}), and attention_bias=none (now {self.attention_bias})"
             )
         if self.puzzle_emb_ndim:
             raise ValueError(

@@ -151,7 +151,7 @@ class LatticeConfig(RecurrenceConfig):
             f"name=lattice needs the heads {' and '.join(sorted(own))}, and no q; use "
             "heads=lattice": heads.q is not None or own - heads.auxiliary.keys(),
             f"name=lattice: heads.lm.name={heads.lm.name}; use linear": heads.lm.name != "linear",
-            **{f"heads.{name}: name=lattice cannot turn fields": True for name in heads.fields},
+            **{f"heads.{n}: lattice cannot turn fields; leave it out": True for n in heads.fields},
             f"attention_bias={bias} with units=true: there is no attention over the cells; use "
             "units=false": self.units and bias != "none",
             "units=true and symmetry=digits need each other": self.units != self.has_digits,

@@ -29,7 +29,7 @@ class HRMConfig(RecurrenceConfig):
     @model_validator(mode="after")
     def _prefix_has_an_embedding(self) -> Self:
         if (length := self.puzzle_emb_len) and not self.puzzle_emb_ndim:
-            raise ValueError(f"puzzle_emb_len={length} needs puzzle_emb_ndim > 0; use 0")
+            raise ValueError(f"puzzle_emb_len={length} needs puzzle_emb_ndim > 0, or must be 0")
         return self
 
 
