@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class LinearHeadConfig(TokenHeadConfig):
     """A matrix of its own: the published head (arXiv:2506.21734).
 
-    When it helps: always; no other head was right more often on our puzzles (docs/heads.md). It is
-    the only one for architectures with a state for each digit; all digits then share one row.
+    When it helps: always; no other head was right more often on our puzzles (docs/log/heads.md).
+    Architectures with a state for each digit take no other; all digits then share one row.
     """
 
     name: Literal["linear"] = "linear"
@@ -124,7 +124,7 @@ class MoEHeadConfig(TokenHeadConfig):
     """Experts and a router that weights them cell by cell (Switch transformers, arXiv:2101.03961).
 
     When it helps: it is meant for sets of mixed tasks. On Sudoku it was no better than one matrix
-    (docs/heads.md). It saves no time, because all experts are computed.
+    (docs/log/heads.md). It saves no time, because all experts are computed.
     """
 
     further_losses: ClassVar[dict[str, HeadLoss]] = {
@@ -175,8 +175,8 @@ class ConfidenceHeadConfig(AuxiliaryHeadConfig):
     """Is the token of each cell right? Its calibration is measured as in arXiv:1706.04599.
 
     When it helps: to find wrong cells if some cannot be known. On Sudokus, half of them with too
-    few clues, it was right about 86 % of the cells, with a calibration error of 0.026
-    (docs/heads.md). Early in the training it costs the tokens a little accuracy, unless it has
+    few clues, it judged 86 % of the cells correctly, with a calibration error of 0.026
+    (docs/log/heads.md). Early in the training it costs the tokens a little accuracy, unless it has
     `detach: true`.
     """
 
@@ -192,8 +192,8 @@ class PositionAttentionHeadConfig(AuxiliaryHeadConfig):
     """Which cells will the answer change? A distribution over the cells; ours.
 
     When it helps: to see the cells that the model is about to change, in puzzles like mazes where
-    most stay the same; there it named 99 % of them (docs/heads.md). Early in the training it costs
-    the tokens accuracy, unless it has `detach: true`.
+    most stay the same; there it named 99 % of them (docs/log/heads.md). Early in the training it
+    costs the tokens accuracy, unless it has `detach: true`.
     """
 
 
@@ -201,7 +201,7 @@ class FieldHeadConfig(AuxiliaryHeadConfig):
     """Predicts a field of the data set, like the action or the colours of each cell; ours.
 
     When it helps: if the field adds meaning that the labels lack, like the direction of a path
-    (docs/heads.md). A field that follows from the labels teaches nothing new.
+    (docs/log/heads.md). A field that follows from the labels teaches nothing new.
     """
 
     field: str
