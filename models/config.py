@@ -140,7 +140,7 @@ class RecurrenceConfig(Schema):
     loss: Annotated[ACTLossConfig, LOSSES] = Field(default_factory=ACTLossConfig)
     """the training loss"""
     techniques: TechniquesConfig = Field(default_factory=TechniquesConfig)
-    """changes of the published training loop: docs/options.md"""
+    """changes to the published training loop: docs/options.md"""
 
     hidden_size: Size = 512
     """width of the states (D)"""
@@ -225,7 +225,7 @@ class RecurrenceConfig(Schema):
                 raise ConfigError(f"arch.attention_bias={self.attention_bias}: {error}") from None
 
     def search(self, *asked: Any) -> Any:
-        """Evaluate by search, like the modes in `evaluation.measure`; only if it `searches`."""
+        """Evaluate by search (if `searches`); called like `evaluation.measure.with_chains`."""
         raise NotImplementedError
 
     @property

@@ -17,8 +17,8 @@ _OF_ALL_RUNS = {"digit_attention", "heads.q.rule", "heads.q.halt_min_steps", "sh
 
 def in_present_terms(arch: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
     """Translate the saved settings of an architecture: use present names, turn former settings
-    into techniques, and leave out removed settings that had no effect. A removed setting that had
-    one stays and is reported as unknown or different; in an evaluation, only if it matters there.
+    into techniques, and leave out removed settings that had no effect. A removed setting with an
+    effect stays, so the caller reports it; in an evaluation, only if it matters there.
     """
     arch = dict(arch)
     if not training and arch.get("attention") in ("sdpa_flash", "sdpa_cudnn"):
@@ -60,7 +60,7 @@ def present_name(key: str) -> str | None:
 
 
 def _all_null(section: object) -> object:
-    """Return a section with all its values set to null, as a removed section without effect had."""
+    """Return a section with all values null: how a removed section without effect was saved."""
     return dict.fromkeys(section) if isinstance(section, Mapping) else None
 
 

@@ -33,7 +33,7 @@ LOG_PROBS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class CrossEntropy:
-    """The loss of the tokens. A plug-in's loss takes the same arguments and has both methods.
+    """The loss of the tokens. The loss of a plug-in has the same interface.
 
     Attributes:
         log_probs: turns logits [..., V] into log probabilities, float32 (float64 stays).

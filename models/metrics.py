@@ -15,7 +15,7 @@ def is_loss(name: str) -> bool:
 
 
 def mean_metrics(sums: Mapping[str, float], num_rows: int) -> dict[str, float]:
-    """Divide losses by `num_rows` and other metrics by `sums["count"]`; at count 0 omit these."""
+    """Divide losses by `num_rows`, other metrics by `sums["count"]`; at count 0 omit the others."""
     count = sums["count"]
     means = {"count": count}
     for name, value in sums.items():

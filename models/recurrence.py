@@ -132,7 +132,7 @@ class Recurrence(nn.Module):
         self.heads = build_heads(config, facts, self.embed_tokens)
         for name, head in self.heads.items():
             self.add_module(f"{name}_head", head)
-        # Q last: gradients of a state are added in this order, and another one changes their bits.
+        # Q last: gradients of a state are added in this order; another order changes their bits.
         self.read_in_order = [self.heads[n] for n in sorted(self.heads, key=lambda n: n == "q")]
         self.puzzle_emb = None
         if config.num_prefix:
@@ -217,7 +217,7 @@ class Recurrence(nn.Module):
         return {name: z.detach() for name, z in latents.items()}, latents[self.latents[0]]
 
     def read(self, states: Tensor, examples: Examples) -> Outputs:
-        """Return the outputs of all heads for the answer's states [B, T, D]; without Q it is 0."""
+        """Return the heads' outputs for the answer's states [B, T, D]. Q's are 0 by default."""
         zeros = states.new_zeros(states.shape[0], dtype=torch.float32)
         outputs = {"q_halt_logits": zeros, "q_continue_logits": zeros}
         answer = self.answer(states, examples)

@@ -43,8 +43,8 @@ class Former(NamedTuple):
 class Technique(Schema):
     """A change of the loop. A subclass overrides the methods for the places where it acts.
 
-    A technique has no weights. Several act in the order of their names. The compiler traces the
-    methods that are called in a step.
+    A technique has no weights. Several techniques act in the order of their names. The compiler
+    traces the methods that are called in a step.
 
     Attributes:
         former: its settings in earlier versions, by their keys below `arch`.
@@ -120,7 +120,7 @@ class Technique(Schema):
 
     def weighed(self, losses: "Tensor", steps: "Tensor", most: int) -> "Tensor":
         """Return the weighted losses of the rows, [B]. `steps`, int32 [B], are the ACT steps that
-        each row has taken, of at most `most`. Runs in training alone.
+        each row has taken, of at most `most`. Called only in training.
         """
         return losses
 

@@ -1,6 +1,6 @@
 """The base classes of heads. A head reads predictions from the trunk's answer, and measures them.
 
-The model calls `read` at each ACT step, `models.act.ACTLossHead` calls `measure`.
+The model calls `read` at each ACT step; `models.act.ACTLossHead` calls `measure`.
 
 Shape letters, in all files of this folder: B batch, S cells, P puzzle prefix, T = P + S, D hidden
 width, V vocabulary.

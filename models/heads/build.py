@@ -29,7 +29,7 @@ def build_heads(
 
 
 def _normed_token_head(config: RecurrenceConfig, V: int, embedding: CastedEmbedding) -> TokenHead:
-    """Build `heads.lm`. Only without a norm has its weight the published key `lm_head.weight`."""
+    """Build `heads.lm`. Without a norm its weight has the published key `lm_head.weight`."""
     lm, D = config.heads.lm, config.hidden_size
     head: TokenHead = TOKEN_HEADS.load(lm.name)(config, V, embedding)
     if lm.norm == "none":

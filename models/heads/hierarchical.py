@@ -11,7 +11,7 @@ from models.layers import CastedLinear, widened
 
 
 class Hierarchical(TokenHead):
-    """log p(v) = log p(c(v)) + log p(v | c(v)). A cluster c is a run of neighbouring tokens."""
+    """log p(v) = log p(c(v)) + log p(v | c(v)). A cluster c is a range of tokens."""
 
     normalized = True
 

@@ -26,7 +26,7 @@ class HRMInner(CycledRecurrence):
         self.add_initial_states(("H", "L"))
 
     def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
-        """Run H_cycles x L_cycles updates, with gradients by `config.gradient`."""
+        """Run H_cycles cycles; `config.gradient` names the part of the last one with gradients."""
         z_H, z_L = latents["z_H"], latents["z_L"]
         H_cycles, L_cycles = self.cycles
         with_gradients = 1 if self.config.gradient == "last_step" else L_cycles

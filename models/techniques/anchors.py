@@ -36,11 +36,11 @@ class Anchors(Technique):
         """Draw the anchored rows and their wrong cells, for the rows of this rank.
 
         A row is anchored with probability `prob`. A share of its cells, uniform in [0, corruption],
-        then takes the token of a random cell of the solution; in a Sudoku, each digit is as likely.
+        takes the token of a random cell of the solution. In a Sudoku all digits are equally likely.
 
         Returns:
-            `anchors`, int32 [parts, rows, seq_len]: each cell takes the token of this cell, mostly
-            its own; -1 in rows that are not anchored. With prob=0 nothing.
+            `anchors`, int32 [parts, rows, seq_len]: the cell whose token each cell takes, mostly
+            itself; -1 in rows that are not anchored. Nothing if prob=0.
         """
         import numpy as np
 

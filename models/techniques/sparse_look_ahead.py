@@ -1,7 +1,7 @@
 """Sparse look-ahead: only some rows get a target for q_continue.
 
 The target takes one more ACT step without gradients, 6 of the 16 passes of HRM's training step.
-Here one row in `every` gets one. Its loss counts `every` times, so the mean gradient is the same.
+Here one row in `every` has a target. Its loss counts `every` times: the mean gradient is the same.
 On a small task a step took 0.67 of the time, with accuracy within the spread over seeds
 (docs/log/benchmarks.md).
 """
@@ -44,8 +44,8 @@ class SparseLookAhead(Technique):
             )
 
     def draw(self, at: "Address") -> "dict[str, np.ndarray]":
-        """Choose one random row of each `every` neighbours to look ahead. Each rank, shard and
-        micro-batch then has a fixed number of them, and cutting the batch never changes the choice.
+        """Choose the rows that look ahead, one at random of each `every` neighbours. So each rank,
+        shard and micro-batch has a fixed number, and cutting the batch never changes the choice.
 
         Returns:
             `ahead`, int64 [parts, n], ascending.

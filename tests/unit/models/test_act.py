@@ -23,7 +23,7 @@ Q = tuple[list[float], list[float]]
 
 
 class ScriptedQ(QHead):
-    """Returns the next pair of lists (q_halt, q_continue) at each call, and repeats the last."""
+    """A Q head with a script: one pair (q_halt, q_continue) a call, and then the last one."""
 
     def __init__(self, config: HRMConfig, script: tuple[Q, ...]) -> None:
         super().__init__(config)

@@ -21,7 +21,7 @@ SHAPES = [(3, 8), (8, 3), (17, 2), (1, 4), (5, 5)]
 
 
 def slow_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Softmax attention on [B, T, N, K], one query of one head at a time."""
+    """Compute softmax attention on [B, T, N, K], one query of one head at a time."""
     out = torch.zeros_like(v)
     rows = []
     for b in range(q.shape[0]):

@@ -81,7 +81,7 @@ def naive_swiglu(layer: SwiGLU, x: Tensor) -> Tensor:
 
 
 def complex_rotary(x: Tensor, theta: float) -> Tensor:
-    """The halves of each head [B, T, N, K] are the parts of a complex number that turns with T."""
+    """Rotate heads [B, T, N, K] as complex numbers with a head's halves as parts."""
     half = x.shape[-1] // 2
     numbers = torch.complex(x[..., :half].double(), x[..., half:].double())
     positions = torch.arange(x.shape[1], dtype=torch.float64)[:, None]

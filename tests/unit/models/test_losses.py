@@ -19,7 +19,7 @@ from models.losses import LOG_PROBS, CrossEntropy, stablemax_log_probs
 
 
 def defined_stablemax(logits: Tensor) -> Tensor:
-    """log(s(x) / sum s(x)) with s(x) = x + 1 for x >= 0 and 1 / (1 - x) below, in float64."""
+    """Return log(s(x) / sum s(x)): s(x) = x + 1 for x >= 0, 1 / (1 - x) below; in float64."""
     x = logits.double()
     s = torch.where(x >= 0, x.clamp_min(0) + 1, 1 / (1 - x.clamp_max(0)))
     return (s / s.sum(-1, keepdim=True)).log()

@@ -10,7 +10,7 @@ SUDOKU = DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1)
 
 
 def published_pass() -> int:
-    """2 FLOP for each multiply-add of one pass of 4 layers over 82 positions."""
+    """Count 2 FLOP for each multiply-add of one pass of 4 layers over 82 positions."""
     qkv, out, gate_up, down = 512 * 1536, 512 * 512, 512 * 3072, 1536 * 512
     return 4 * (qkv + out + gate_up + down) * 2 * 82
 
