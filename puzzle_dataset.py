@@ -136,8 +136,8 @@ class PuzzleDataset:
     def kind(self) -> str | None:
         """The kind of the puzzles by name, as in dataset.json.
 
-        Published sets do not name it there. For them it is the only kind that can have this number
-        of cells and tokens, or None unless exactly one kind can.
+        Published sets do not name it there. For them it is the one kind that can have this number
+        of cells and tokens, or None if several or none can.
 
         Raises:
             DatasetError: the kind cannot have this number of cells and tokens.
@@ -364,7 +364,7 @@ class _GroupSampler:
         return self._words(_EXAMPLES, iteration, first, epochs, int(self.slot_starts[-1]))
 
     def draw_shifts(self, iteration: int, position: int, rows: np.ndarray) -> np.ndarray | None:
-        """Return words for the rows of a global batch, int64 [B]: uint64 [B], 0 for no move."""
+        """Draw a word for each row of a global batch, uint64 [B]; 0: no move. `rows`: int64 [B]."""
         if self._unshifted is None:
             return None
         words = self._words(_SHIFTS, iteration, position, 1, len(rows))[0]

@@ -263,7 +263,7 @@ def _write_set(
 
 
 def _materialized(arrays: LazyArcSet, options: Namespace, *, shifted: bool) -> PuzzleSet:
-    """Return all examples; if `shifted`, all but one of each puzzle move inside the canvas."""
+    """Return all examples. If `shifted`, they move inside the canvas, except one of each puzzle."""
     # Imported here because it loads the slow compiler.
     from dataset.arc.lazy import draw_rows, unshifted_rows
 

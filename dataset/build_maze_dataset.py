@@ -29,7 +29,7 @@ _MAX_SIZE = 362  # Fields of Python's csv module have at most 2**17 characters.
 
 
 class MazeBuild(PuzzleBuild):
-    """A build of mazes. Questions and answers are tokens. A rating is the cells on the path."""
+    """A build of mazes. Questions and answers are tokens. A rating counts the cells on the path."""
 
     kind, puzzle = "maze", "maze"
     csv_contents = (
@@ -81,7 +81,7 @@ class MazeBuild(PuzzleBuild):
         return generate_mazes(min_length=self.options.min_length, **how)
 
     def parsed(self, rows: list[CsvRow]) -> tuple[Puzzles, dict[str, np.ndarray]]:
-        """Turn rows into tokens; each has one S and one G, and its answer a shortest path."""
+        """Turn rows into tokens. Check for one S, one G, a shortest path and its rating."""
         questions = text_to_tokens([row.question for row in rows])
         answers = text_to_tokens([row.answer for row in rows])
         good = rules.are_mazes(questions)

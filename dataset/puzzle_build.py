@@ -257,7 +257,7 @@ class PuzzleBuild(ABC):
         self, chosen: dict[str, Puzzles], found: dict[str, Puzzles]
     ) -> tuple[Puzzles, str]:
         """Return the selection puzzles and their source: unused training puzzles, or else unused
-        test puzzles, or else new ones. None is an image of a chosen puzzle or of another.
+        test puzzles, or else new ones. None is an image of a chosen or another selection puzzle.
 
         Raises:
             DatasetError: there are too few.

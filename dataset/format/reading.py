@@ -100,7 +100,7 @@ def _load_set(
 
 
 def fingerprint(split_dir: Path) -> str:
-    """Return the sha256 (hex) over `dataset.json` and the files of its sets, in its order.
+    """Return the sha256 (hex) over `dataset.json` and the files of its sets, in a fixed order.
 
     For lazy sets it includes `augmentations.npy`. The folder's path and the key `kind` do not
     count, so older sets without this key keep their fingerprint.

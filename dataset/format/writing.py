@@ -31,8 +31,8 @@ def write_split(
 ) -> None:
     """Write one split, DIR/train or DIR/test.
 
-    Inputs, labels and fields become uint8, ratings int64, the rest int32. The arrays are not
-    compared with `metadata` before they are read.
+    Inputs, labels and fields become uint8, ratings int64, the rest int32. Reading, not
+    writing, checks that the arrays match `metadata`.
 
     Args:
         sets: the arrays by the names in `metadata.sets`; lazy sets' augmentations are not written.

@@ -1,9 +1,9 @@
 """Random mazes with a long shortest path; no maze is a dihedral view of another.
 
-Each attempt draws a wall probability, uniform in 0.3 to 0.5, then for each cell with it whether the
-cell is a wall, then S and G uniformly from the free cells. The maze is kept if its shortest path is
-long enough. With 109 moves in 30 x 30 cells, the mazes have the statistics of the published ones,
-and one attempt in 54,000 is kept.
+Each attempt draws a wall probability, uniform in 0.3 to 0.5, makes each cell a wall with this
+probability, and draws S and G uniformly from the free cells. The maze is kept if its shortest path
+is long enough. With 109 moves in 30 x 30 cells, one attempt in 54,000 is kept, and the mazes have
+the statistics of the published ones.
 
 Attempt i of a stream is a pure function of (seed, stream, i). Attempts are made in order and kept
 unless they fail or repeat an earlier maze. So a longer list begins with any shorter one.

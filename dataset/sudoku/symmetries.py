@@ -80,7 +80,7 @@ sudoku_symmetries = cache(SudokuSymmetries)
 
 
 def _line_orders(num_groups: int, group_size: int) -> np.ndarray:
-    """Return all orders of rows that keep bands (or columns, stacks) together, [orders, lines]."""
+    """Return all orders of rows (or columns) that keep bands (stacks) together, [orders, lines]."""
     inner = list(permutations(range(group_size)))
     lines = np.arange(num_groups * group_size).reshape(num_groups, group_size)
     orders = [

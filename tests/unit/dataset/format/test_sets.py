@@ -54,7 +54,7 @@ def split_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def manifest(split_dir: Path) -> Path:
-    """The manifest of the set at `split_dir`."""
+    """Write the manifest of the set at `split_dir`; return its path."""
     counts = {"train": 5}
     write_manifest(split_dir.parent, command=["build"], seed=1, sources={}, counts=counts)
     return split_dir.parent / "manifest.json"
