@@ -75,8 +75,8 @@ _CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_
 _WARM_UP_CALLS, _MIN_SAMPLES = 2, 3
 # A time longer by this factor is marked as slower.
 _SLOWER = 1.05
-# A case that differs in one of the first is not compared. One that differs in one of the others is
-# compared, with a note that more than the code has changed.
+# A case that differs in one of these is not compared. If it differs in one of `_ALSO`, a note says
+# that more than the code has changed.
 _SAME_CASE = ("forward_dtype", "batch_size", "halt_max_steps", "parameters")
 _ALSO = ("settings", "compiled")
 

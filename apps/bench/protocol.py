@@ -27,7 +27,7 @@ from training.config.schema import NEUTRAL_KEYS, TrainConfig, flatten, in_presen
 from training.data import require_folders
 
 SCORE = "exact_accuracy"
-# The scores of a row, by title: of the first line with figures that were all measured.
+# The scores of a row, by title. The first line with only measured figures counts.
 SCORES = (
     {"pass@1": "arc/pass@1", "pass@2": "arc/pass@2"},
     {"exact": SCORE, "any shortest path": "maze/shortest_path"},
@@ -287,7 +287,7 @@ def as_table(content: Mapping[str, Any]) -> str:
         many(seeds, "seed"),
         chosen,
         f"{content['num_test_examples']:,} test examples",
-        f"depth {content['depth']}, single pass",
+        f"{many(content['depth'], 'ACT step')}, single pass",
     ]
     cells = {"recipe": content["name"]}
     for title, found in content["scores"].items():

@@ -14,7 +14,7 @@ class SerialConfig(Schema):
 
 
 class PoolConfig(Schema):
-    """Runs several jobs at a time on this machine, each on GPUs of its own if there are any."""
+    """Runs several jobs at a time on this machine, each on its own GPUs if there are enough."""
 
     name: Literal["pool"] = "pool"
     max_jobs: Count | None = None

@@ -17,7 +17,7 @@ _LONGEST_NAME = 120
 
 
 class Job(NamedTuple):
-    """One run of a sweep.
+    """A job of a sweep: a training run or an evaluation.
 
     Attributes:
         name: the swept settings as the name of a folder: "lr-0.001__seed-0".

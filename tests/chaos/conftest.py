@@ -149,7 +149,7 @@ def full_settings(tiny_settings: list[str], tasks_data: Path) -> list[str]:
     """Return the overrides of a tiny run in which each part of a checkpoint changes the result.
 
     It has a puzzle embedding, an average, dropout (torch's random stream), exploration, slots that
-    halt at different steps, evaluations and diagnoses, and saves after every third of 24 steps.
+    halt at different steps, evaluations and diagnoses, and saves every 3 of its 24 steps.
     """
     more = """heads=tied arch.heads.lm.dropout=0.2 arch.heads.q.init_bias=0.0
         arch.heads.q.init_std=1.0 arch.halt_exploration_prob=0.5 arch.halt_max_steps=4

@@ -19,7 +19,7 @@ def test_kills_change_no_bit(lab: Lab) -> None:
         ):
             kills += 1
             steps = list_steps(lab.folder / name)
-            assert max(steps, default=0) >= newest, f"{name}: {newest} was saved, left are {steps}"
+            assert max(steps, default=0) >= newest, f"{name}: {newest} was saved, left: {steps}"
             newest = max(steps, default=0)
         lab.train(name)
         runs += 1

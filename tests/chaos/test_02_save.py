@@ -20,7 +20,7 @@ from training.checkpoint.store import newest_good
 SAVES: dict[str, tuple[int | None, list[Fault]]] = {
     "a further step": (2, []),
     "the last step again": (None, []),
-    "the last step again, two names cannot be swapped": (None, [builds.no_exchange]),
+    "the last step again, where names cannot be swapped": (None, [builds.no_exchange]),
 }
 
 

@@ -77,7 +77,7 @@ class Source:
         return code, self._capture.readouterr().err
 
     def try_with(self, path: Path, content: bytes, place: str) -> bool:
-        """Build with another content of a file, check the result, and return if it was accepted."""
+        """Build with new content of a file; check the result, return whether it was accepted."""
         path.write_bytes(content)
         try:
             code, message = self.build()

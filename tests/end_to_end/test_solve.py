@@ -1,4 +1,4 @@
-"""scripts/solve.py on mazes and ARC tasks, and its moving pictures."""
+"""scripts/solve.py on mazes and ARC tasks, and its animations."""
 
 import json
 from pathlib import Path
@@ -84,7 +84,7 @@ def test_arc_tasks_are_known_by_their_name(
         solve.main([*asked_for, "puzzle=123"])
 
 
-def test_each_puzzle_gets_its_moving_picture(
+def test_each_puzzle_gets_its_animation(
     maze_run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked_for = [maze_run, "num_threads=1", "device=cpu", "steps=3"]

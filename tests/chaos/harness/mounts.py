@@ -67,7 +67,7 @@ def read_only(folder: Path) -> None:
 
 
 def protect(folder: Path) -> None:
-    """Forbid writing below `folder`, and take from this process root's right to write anyway."""
+    """Forbid writing below `folder`; this process loses root's right to write anyway."""
     for path in [*folder.rglob("*"), folder]:
         path.chmod(path.stat().st_mode & ~0o222)
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION_3, 0)

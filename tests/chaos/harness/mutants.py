@@ -143,7 +143,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
         {"secrets.token_hex": partial(_token_unless, "0".__eq__)},
     ),
     "share_a_question": (
-        "ranks that ask for that prefix by a name that dead ranks had used",
+        "ranks that ask for the store's prefix by a name that dead ranks had used",
         {"secrets.token_hex": partial(_token_unless, "0".__ne__)},
     ),
     "say_nothing_is_long": (
@@ -155,7 +155,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
         {"training.checkpoint.store.sha256": lambda path: ANY},
     ),
     "explain_nothing": (
-        "values of a checkpoint that do not fit not told as an error of its file",
+        "a wrong value in a checkpoint not reported as an error of its file",
         {"training.checkpoint.run._checkpoint_errors": lambda *told: contextlib.nullcontext()},
     ),
     "hash_not_compared": (
@@ -191,7 +191,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
         {"dataset.format.reading.map_array": partial(np.load, allow_pickle=True)},
     ),
     "load_any_yaml": (
-        "all_config.yaml read as by yaml.unsafe_load",
+        "all_config.yaml read with yaml.UnsafeLoader",
         {"training.checkpoint.published.PlainLoader": yaml.UnsafeLoader},
     ),
     "pass_commands_on": (
@@ -236,7 +236,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
         {"apps.sweeps.folder.write_record": lambda *args: None},
     ),
     "give_up_at_once": (
-        "a search that counts a trial as failed the first time",
+        "a study that counts a trial as failed after one failure",
         {"apps.sweeps.study._MOST_FAILURES": 1},
     ),
     "forget_hosts": (

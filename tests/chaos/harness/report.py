@@ -28,7 +28,7 @@ ROWS = {
     10: ("disk full or an I/O error at each operation", "old checkpoint intact, nothing left over"),
     11: ("NaN or Inf on one rank", "all stop at that step, no byte changed, nothing saved"),
     12: (
-        "W&B, TensorBoard, MLflow refused, silent, raising",
+        "W&B, TensorBoard or MLflow refuses, hangs or raises",
         "training as without them, all metrics in the local file",
     ),
     13: ("read-only or unwritable paths", "refused before training, the path named"),

@@ -136,9 +136,9 @@ def poison(place: str, value: float, step: int) -> None:
 
 
 def observe(step: int, file: Path) -> None:
-    """Write the state's digests around a failing step, and the refusal of a save, into `file`.
+    """Write the state's digests before and after a failing step, and a save's error, into `file`.
 
-    Arm it before `poison`, so that it takes its first digest after that one has struck.
+    Arm it before `poison`: then it takes its first digest after `poison` has struck.
     """
     from runtime.errors import NonFiniteError
     from training.trainer import Trainer

@@ -1,6 +1,4 @@
-"""Composing many command lines at once gives the same as one by one. The metrics of jobs, and the
-table of a sweep.
-"""
+"""Command lines composed at once or one by one are equal; metrics and table of a sweep."""
 
 import json
 import math
