@@ -166,8 +166,8 @@ def _metrics_of_evaluation(text: str, objective: str) -> MetricsByStep:
 
 
 def _metrics_of_chains(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the share of right answers over all sets, for each depth, breadth and choice. If there
-    is only one, it is also the `exact_accuracy`, by which the table compares jobs.
+    """Return the share of right answers over all sets, for each number of steps, number of chains
+    and choice. If there is only one, it is also `exact_accuracy`, by which the table compares jobs.
     """
     right, puzzles = Counter[str](), Counter[str]()
     for line in lines:
