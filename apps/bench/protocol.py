@@ -287,7 +287,7 @@ def as_table(content: Mapping[str, Any]) -> str:
         many(seeds, "seed"),
         chosen,
         f"{content['num_test_examples']:,} test examples",
-        f"depth {content['depth']}, single pass",
+        f"{many(content['depth'], 'ACT step')}, single pass",
     ]
     cells = {"recipe": content["name"]}
     for title, found in content["scores"].items():

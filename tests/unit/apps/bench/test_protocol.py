@@ -97,7 +97,7 @@ def test_a_row_has_score_protocol_hardware_and_hours() -> None:
     assert line == f"| {' | '.join(['---'] * 6)} |"
     assert row == (
         "| mine | 85.50 ± 1.24 | 5,028,866 | 1,000 training puzzles; 3 seeds; best of 10 "
-        "checkpoints on 512 held-out puzzles; 422,786 test examples; depth 16, single pass "
+        "checkpoints on 512 held-out puzzles; 422,786 test examples; 16 ACT steps, single pass "
         "| 1 x NVIDIA H200 | 54.32 |"
     )
 
