@@ -1,1 +1,1 @@
-"""Evaluation of trained models: runner and metrics."""
+"""Evaluation of trained models."""

@@ -1,10 +1,10 @@
 """Thinking longer: more ACT steps, and several chains for each puzzle; one of them answers.
 
-A chain is one run of the model on one puzzle; the first chain sees the puzzle as it is. Answers are
-read at several depths (numbers of steps). The longest chains give the results of all depths, and
-the first chains of many give the results of fewer chains.
+A chain is one attempt of the model at one puzzle; the first chain sees the puzzle as it is. Its
+answers are read after several numbers of steps, so the longest chains give the results of shorter
+ones, and the first chains of many give the results of fewer chains.
 
-Shape letters: C chains, D depths, b rows of a rank's batch, S cells.
+Shape letters: C chains, D numbers of steps, b rows of a rank's batch, S cells.
 """
 
 import time
@@ -31,7 +31,7 @@ from runtime.ranks import Ranks
 
 
 class ChainResult(NamedTuple):
-    """The answers of chains at each depth, and at their halt.
+    """The answers of chains after each number of steps, and at their halt.
 
     Attributes:
         preds: [C, D, b, S] tokens, turned back from the view that the chain saw.
@@ -50,8 +50,8 @@ class ChainResult(NamedTuple):
 
 @dataclass(frozen=True)
 class ChainScores:
-    """The scores of one number of steps, number of chains and choice on a set. JSON files have
-    these names.
+    """The scores on a set with one number of steps, one number of chains and one choice. JSON files
+    have these names.
 
     Attributes:
         depth: number of steps.
@@ -78,19 +78,19 @@ class ChainScores:
     seconds: float
 
 
-def chosen(select: Choice, result: ChainResult, depth: int, steps: int) -> np.ndarray:
+def chosen(select: Choice, result: ChainResult, place: int, steps: int) -> np.ndarray:
     """Return the chain that answers each row, int64 [b]. Among equals the surest one answers, then
     the first.
 
     Args:
-        depth: index of the depth in `result`.
-        steps: the number of steps at this depth.
+        place: index of this number of steps in `result`.
+        steps: the number of steps.
     """
-    q = result.q_halt[:, depth]
+    q = result.q_halt[:, place]
     if select == "residual":
-        return result.residual[:, depth].argmin(0)
+        return result.residual[:, place].argmin(0)
     if select == "majority":
-        preds = result.preds[:, depth]
+        preds = result.preds[:, place]
         # [C, b], chain by chain: comparing all pairs of chains at once would need too much memory.
         votes = np.stack([(preds == own).all(-1).sum(0) for own in preds])
         return np.lexsort((-q, -votes), axis=0)[0]
@@ -108,13 +108,13 @@ def ends_of(select: Choice, halt: np.ndarray, steps: int) -> np.ndarray:
     return np.where(stops, halt, steps)
 
 
-def answers_of(select: Choice, result: ChainResult, depth: int, steps: int) -> np.ndarray:
+def answers_of(select: Choice, result: ChainResult, place: int, steps: int) -> np.ndarray:
     """Return the answers [b, S] of the chosen chains; with `first_halt` the answer at the halt, if
     the chain halted.
     """
-    chains, rows = chosen(select, result, depth, steps), np.arange(result.halt.shape[1])
+    chains, rows = chosen(select, result, place, steps), np.arange(result.halt.shape[1])
     early = ends_of(select, result.halt, steps)[chains, rows] < steps
-    return np.where(early[:, None], result.at_halt[chains, rows], result.preds[chains, depth, rows])
+    return np.where(early[:, None], result.at_halt[chains, rows], result.preds[chains, place, rows])
 
 
 def residual_of(before: Tensor, after: Tensor) -> Tensor:
@@ -139,18 +139,18 @@ def think_longer(
     same scores.
 
     Args:
-        forward: `model` or its compiled form; its `eval_max_steps` is the largest depth.
+        forward: `model` or its compiled form; its `eval_max_steps` is the largest number of steps.
         model: on the device of `ranks`; put into evaluation mode while this runs.
         views: of the puzzles, for `perturb=symmetry`.
     """
-    depths = sorted(set(settings.steps or [model.model.eval_max_steps]))
+    read_at = sorted(set(settings.steps or [model.model.eval_max_steps]))
     lines: list[tuple[int, int, Choice]] = [
-        (depth, num_chains, select)
-        for depth in depths
+        (steps, num_chains, select)
+        for steps in read_at
         for num_chains in sorted(set(settings.chains))
         for select in _choices(settings, num_chains)
     ]
-    runner = _ChainRunner(forward, model, ranks, settings, views, depths, lines)
+    runner = _ChainRunner(forward, model, ranks, settings, views, read_at, lines)
     judged: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
     first_row = ranks.rank * batches.local_batch_size
     shown = bar(batches, "thinking", "batches", show=show_progress)
@@ -176,24 +176,24 @@ class _ChainRunner:
     ranks: Ranks
     settings: ThinkingSettings
     views: Views | None
-    depths: list[int]
+    read_at: list[int]
     lines: Sequence[tuple[int, int, Choice]]
 
     def judge(self, batch: Batch, first_row: int) -> tuple[np.ndarray, np.ndarray]:
         """Run all chains on a batch. Return bool [b, columns]: whether the row has labels, then
         for each line whether the first, the chosen and any chain is right; and the seconds that
-        each chain took to reach each depth, [C, D].
+        each chain took for each number of steps, [C, D].
         """
         rows = np.arange(first_row, first_row + len(batch.inputs))
         seen = seen_by_chains(self.views, self.settings.seed, rows, max(self.settings.chains))
         chains = [self._chain(batch, first_row, *each) for each in enumerate(seen)]
         *parts, seconds = (np.stack(values) for values in zip(*chains, strict=True))
         judged = [(batch.labels != IGNORE_LABEL_ID).any(-1)]
-        for depth, num_chains, select in self.lines:
-            number, few = self.depths.index(depth), (part[:num_chains] for part in parts)
+        for steps, num_chains, select in self.lines:
+            place, few = self.read_at.index(steps), (part[:num_chains] for part in parts)
             result = ChainResult(*few)
-            right = _right(result.preds[:, number], batch.labels)
-            answers = answers_of(select, result, number, depth)
+            right = _right(result.preds[:, place], batch.labels)
+            answers = answers_of(select, result, place, steps)
             judged += [right[0], _right(answers, batch.labels), right.any(0)]
         return np.stack(judged, -1), seconds
 
@@ -211,25 +211,25 @@ class _ChainRunner:
         rows = by_rank.transpose(0, 1).reshape(-1, local.shape[-1])[:num_examples]
         right = self.ranks.to_host(rows).numpy() > 0
         right = right[right[:, 0], 1:]
-        for number, (depth, num_chains, select) in enumerate(self.lines if len(right) else ()):
-            single, selected, oracle = right[:, 3 * number : 3 * number + 3].T
+        for line, (steps, num_chains, select) in enumerate(self.lines if len(right) else ()):
+            single, selected, oracle = right[:, 3 * line : 3 * line + 3].T
             shares = (single, selected, oracle, oracle & ~selected)
             yield ChainScores(
                 name,
-                depth,
+                steps,
                 num_chains,
                 select,
                 len(right),
                 *(wilson(int(holds.sum()), len(holds)) for holds in shares),
-                calls=depth * num_chains,
-                seconds=float(seconds[:num_chains, self.depths.index(depth)].sum()) / num_examples,
+                calls=steps * num_chains,
+                seconds=float(seconds[:num_chains, self.read_at.index(steps)].sum()) / num_examples,
             )
 
     def _chain(
         self, batch: Batch, first_row: int, chain: int, seen: Seen
     ) -> tuple[np.ndarray, ...]:
         """Run one chain of each row. Return the parts of `ChainResult` without C, and the seconds
-        to each depth.
+        to each number of steps.
         """
         inputs, ids = seen.boards(batch.inputs), batch.puzzle_identifiers
         arrays = {"inputs": inputs, "puzzle_identifiers": ids}
@@ -241,14 +241,14 @@ class _ChainRunner:
             self.forward, self.model, arrays, self.settings, chain, first_row, on_device
         )
         for step, (before, carry) in enumerate(steps, start=1):
-            if step not in self.depths and "first_halt" not in self.settings.select:
+            if step not in self.read_at and "first_halt" not in self.settings.select:
                 continue
             outputs = act.inner.read(act.answer_of(carry), carry.examples)
             preds = outputs["logits"].argmax(-1).int()
             now = act.wants_to_halt(outputs) & (halt == 0)
             halt = torch.where(now, step, halt)
             at_halt = torch.where(now[:, None], preds, at_halt)
-            if step in self.depths:
+            if step in self.read_at:
                 residual = residual_of(before, act.answer_of(carry))
                 read.append((preds, outputs["q_halt_logits"].float(), residual))
                 self.ranks.to_host(residual)

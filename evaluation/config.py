@@ -183,7 +183,7 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     def _one_way_to_think(self) -> "EvalConfig":
         searched, longer = self.search.chains > 0, self.thinks_longer
         if searched and longer:
-            raise ValueError("search.chains and steps or chains are both set; choose one of them")
+            raise ValueError("search.chains excludes steps and chains; choose one way")
         asked = "search.chains" if searched else "steps or chains"
         if (searched or longer) and self.arch_overrides.halt_max_steps is not None:
             instead = "search.rounds" if searched else "steps"

@@ -121,9 +121,9 @@ def _of_puzzles(content: Mapping[str, Any]) -> Score | None:
 
 
 def weight_of(content: Mapping[str, Any], score: Score, own: Sequence[str]) -> tuple[float, ...]:
-    """Return a key to order the results of a run; the largest one stands for the run. Results on
-    all of the run's own test puzzles come first, with the newest weights and with the run's own
-    settings; then larger samples; then other test data; then training data.
+    """Return a key to order the results of a run; the largest one stands for the run. First come
+    results on all of the run's own test puzzles (the newest weights first, then the run's own
+    settings), then samples of these, the largest first, then other test data, then training data.
 
     Args:
         own: the run's test folders, the parents of `test`; empty if unknown.
@@ -143,8 +143,8 @@ def weight_of(content: Mapping[str, Any], score: Score, own: Sequence[str]) -> t
 
 
 def differs(content: Mapping[str, Any]) -> list[str]:
-    """Return the differences from the run's own evaluations, as `Job.differs`, as far as results of
-    this version have them.
+    """Return the differences from the run's own evaluations, as in `Job.differs`. Of a result of an
+    older version only some are known.
     """
     if isinstance(content.get("differs"), list):
         return list(map(str, content["differs"]))

@@ -35,7 +35,7 @@ class Job:
     batch_size: int  # Puzzles at a time, over all ranks; may grow on CUDA.
     differs: list[str]  # How it differs from the run's own evaluations; see `what_differs`.
     output: Path  # The JSON file to write.
-    views: Views | None  # Of the puzzles, if chains see them in several views.
+    views: Views | None  # Views of the puzzles, if chains see several.
 
 
 def prepare(config: EvalConfig) -> Job:

@@ -107,8 +107,8 @@ def in_training(
     step: int,
     before_batch: Callable[[], None],
 ) -> dict[str, float]:
-    """Evaluate the model at a step of a run, on all ranks, and return the figures by name; without
-    batches none. Files go to `eval_step_N/` in the run's folder.
+    """Evaluate the model at a step of a run, on all ranks, and return the figures by name, none
+    without batches. Files go to `eval_step_N/` in the run's folder.
 
     Raises:
         OutputError: a file cannot be written.

@@ -159,8 +159,8 @@ def as_text(evaluation: Evaluation) -> str:
 
 def report(evaluation: Evaluation, job: Job, facts: dict[str, Any], seconds: float) -> None:
     """Write the result (`facts` first), its records and the evaluators' files, and print it. The
-    names of the evaluators' files end like the default name of the result; if the user chose
-    `output`, they only end with `_at_halt`, with halting=q.
+    names of the evaluators' files get the ending of the result's default name; if the user set
+    `output`, they get `_at_halt` with halting=q, else nothing.
     """
     config, output, sets = job.config, job.output, evaluation.sets
     suffix = "_at_halt" if config.halting == "q" else ""
@@ -209,8 +209,8 @@ def publish(
     took: str,
     exact: str = "",
 ) -> None:
-    """Write a result as JSON with its further files; print `text`, with the checkpoint, the data
-    and the time before and after it, the line `exact` and the headline.
+    """Write a result as JSON with its further files; print the checkpoint, the data, `text`, the
+    time, the names of the files, the line `exact` and the headline.
 
     Raises:
         ConfigError: the files cannot be written; none is left.

@@ -251,8 +251,8 @@ class _OpenBatch:
 
 
 class _Slots:
-    """The slots for halting=q: as many as a batch has rows. When a row halts, the next row takes
-    its slot, also one of the next batch; at the end slots stay empty.
+    """The slots for halting=q: as many as a batch has rows. When a row halts, the next row, even of
+    the next batch, takes its slot; at the end slots stay empty.
     """
 
     def __init__(self, model: ACTLossHead, batches: EvalBatches, ranks: Ranks, seed: int) -> None:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make hard Sudokus, train on 1,000 of them to eliminate candidates, and search for the answers of 200 others: with the
+# Make hard Sudokus, train on 1,000 of them to strike candidates, and search for the answers of 200 others: with the
 # trained model, and as a control with an untrained one.
 # Usage: sh scripts/demo_extreme.sh PYTHON
 set -eu

@@ -239,7 +239,7 @@ def _votes_table(inputs: Inputs) -> str:
 
 
 def _originals(run: Run, where: str) -> Any:
-    """Return the tasks of the data set that was voted on, None if it is not there."""
+    """Return the tasks of the data set that the votes are for, None if it is not there."""
     folder = where.rpartition("/")[0]
     beside = [one for one in run.results if one.name.rpartition("/")[0] == folder]
     folders = [data for one in beside for data in listed(at(one.content, "data"))]

@@ -36,18 +36,18 @@ _TOKENS: dict[Any, list[str]] = {
 }
 
 
-def puzzle_figures(result: Result, depths: Sequence[Result]) -> list[Figure]:
-    """Return the figures of an evaluation; `depths` are evaluations of the same weights at several
-    depths.
+def puzzle_figures(result: Result, longer: Sequence[Result]) -> list[Figure]:
+    """Return the figures of an evaluation; `longer` are evaluations of the same weights that think
+    longer.
     """
-    figures = [steps_figure(result.records, depths)]
+    figures = [steps_figure(result.records, longer)]
     figures += [] if result.records is None else difficulty_figures(result.records)
     figures += [reliability_figure(result), *confusion_figures(result.answers)]
     return [figure for figure in figures if figure is not None]
 
 
-def steps_figure(records: Records | None, depths: Sequence[Result] = ()) -> Figure | None:
-    """Return the exact accuracy after each ACT step and at the depths of other evaluations."""
+def steps_figure(records: Records | None, longer: Sequence[Result] = ()) -> Figure | None:
+    """Return the exact accuracy after each ACT step, and in evaluations that think longer."""
     data: list[dict[str, Any]] = []
     if records is not None and "right_after_1" in records:
         named = map(_RIGHT_AFTER.fullmatch, records.columns)
@@ -56,8 +56,8 @@ def steps_figure(records: Records | None, depths: Sequence[Result] = ()) -> Figu
         name = f"{np.isfinite(records['right_after_1']).sum():,} puzzles"
         values = [share and share.value for share in shares]
         data.append(line(name, [step for step, _ in steps], values, "@0", errors=shares))
-    for one in depths:
-        data += _at_depths(one, len(data), says_data=len(depths) > 1)
+    for one in longer:
+        data += _thinking_longer(one, len(data), says_data=len(longer) > 1)
     if len({step for trace in data for step in trace["x"]}) < 2:
         return None
     layout = {"xaxis": titled("ACT steps", rangemode="tozero"), "yaxis": SHARES}
@@ -65,24 +65,24 @@ def steps_figure(records: Records | None, depths: Sequence[Result] = ()) -> Figu
     return Figure("Accuracy over ACT steps", caption, data, layout)
 
 
-def _at_depths(result: Result, place: int, *, says_data: bool) -> list[dict[str, Any]]:
-    """Return the curves of an evaluation at several depths, for each set, breadth and choice."""
+def _thinking_longer(result: Result, place: int, *, says_data: bool) -> list[dict[str, Any]]:
+    """Return curves over the numbers of steps, for each set, number of chains and choice."""
     folders = (shown(folder, 200) for folder in listed(at(result.content, "data"))[:2])
     data = " and ".join("/".join(folder.split("/")[-2:]) for folder in folders)
     lines: dict[str, list[tuple[float, Estimate]]] = {}
     for one in listed(at(result.content, "chains")):
-        depth, breadth = number(at(one, "depth")), number(at(one, "breadth"))
+        steps, chains = number(at(one, "depth")), number(at(one, "breadth"))
         estimate, count = estimate_of(at(one, "selected")), number(at(one, "num_puzzles")) or 0
-        if depth is not None and breadth is not None and estimate is not None:
+        if steps is not None and chains is not None and estimate is not None:
             parts = [data] * says_data + [f"set {shown(at(one, 'set_name'))}"]
-            parts += [f"{breadth:g} chains, select={shown(at(one, 'select'))}"] * (breadth != 1)
-            name = ", ".join(["with depth", *parts, f"{count:,.0f} puzzles"])
-            lines.setdefault(name, []).append((depth, estimate))
+            parts += [f"{chains:g} chains, select={shown(at(one, 'select'))}"] * (chains != 1)
+            name = ", ".join(["thinking longer", *parts, f"{count:,.0f} puzzles"])
+            lines.setdefault(name, []).append((steps, estimate))
     found = []
     for name, points in list(lines.items())[:MAX_GROUPS]:
-        depths, estimates = zip(*sorted(points, key=lambda point: point[0]), strict=True)
+        xs, estimates = zip(*sorted(points, key=lambda point: point[0]), strict=True)
         values, colour = [one.value for one in estimates], f"@{(place + len(found)) % NUM_COLOURS}"
-        trace = line(plain(name), depths, values, colour, size=7, dash="dot", errors=estimates)
+        trace = line(plain(name), xs, values, colour, size=7, dash="dot", errors=estimates)
         trace["marker"]["symbol"] = "diamond"
         found.append(trace)
     return found

@@ -136,16 +136,16 @@ def lines_of(file: BinaryIO) -> Iterator[bytes | None]:
             yield None
 
 
-def find_runs(folder: Path, depth: int = 4) -> list[Path]:
-    """Return the folder itself if it is a run, else the runs below it, sorted by name. Links and
-    runs inside of runs are skipped.
+def find_runs(folder: Path, levels: int = 4) -> list[Path]:
+    """Return the folder itself if it is a run, else the runs up to `levels` below it, sorted by
+    name. Links and runs inside of runs are skipped.
     """
     if is_run(folder):
         return [folder]
-    entries = _entries(folder, "*") if depth else []
+    entries = _entries(folder, "*") if levels else []
     # Not `Path.is_dir`, which raises an error without permission.
     inner = [path for path in entries if path.name[0] != "." and os.path.isdir(path)]
-    return [run for path in inner for run in find_runs(path, depth - 1)]
+    return [run for path in inner for run in find_runs(path, levels - 1)]
 
 
 def _entries(folder: Path, pattern: str) -> list[Path]:

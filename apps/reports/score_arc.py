@@ -5,7 +5,7 @@ Each PREDICTIONS.npz holds rows of augmented test inputs: puzzle_identifiers [N]
 each rank, are counted together. TASKS.json holds `identifiers`, the name of each puzzle identifier,
 and `test_puzzles`, the original tasks.
 
-Prints pass@K by both rules and the two-attempt submission as JSON.
+Prints pass@K by test outputs and by whole tasks, and the two-attempt submission, as JSON.
 """
 
 import argparse

@@ -112,15 +112,15 @@ def _environment(run: Run) -> str:
 
 
 def _puzzles(run: Run, page: Page) -> str:
-    depths = [result for result in run.results if listed(at(result.content, "chains"))]
+    longer = [result for result in run.results if listed(at(result.content, "chains"))]
     with_records = [r for r in run.results if r.records is not None or r.answers is not None]
     parts = []
     for place, result in enumerate(with_records[:_MAX_WITH_PUZZLES]):
-        own = [one for one in depths if one.step == result.step] if place == 0 else []
+        own = [one for one in longer if one.step == result.step] if place == 0 else []
         html = page.draw(puzzle_figures(result, own))
         parts.append(f"{intro(f'From {text(result.name)}.')}{html}" if html else "")
     if not with_records and run.results:
-        parts.append(page.draw(puzzle_figures(Result("", {}), depths[:1])))
+        parts.append(page.draw(puzzle_figures(Result("", {}), longer[:1])))
         hint = "Evaluate with <code>save_records=true</code> to see more about single puzzles."
         parts.append(intro(hint))
     return "".join(parts)

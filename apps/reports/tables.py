@@ -36,8 +36,8 @@ class Headline(NamedTuple):
 
 
 def headline(run: Run) -> Headline | None:
-    """Return the main score of a run, None without evaluations; see `headline.weight_of`.
-    Of equally large evaluations one after the run wins over one during training.
+    """Return the main score of a run, None without evaluations; see `weight_of`. Of equally
+    large evaluations one after the run wins over one during training.
     """
     own = _test_folders(run)
 

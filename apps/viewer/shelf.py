@@ -395,7 +395,7 @@ def _measured(records: Path, otherwise: list[Path]) -> list[Path]:
 
 
 def _runs(path: Path) -> list[Path]:
-    """Return the runs in a folder at any depth; a run or a file is returned itself."""
+    """Return the runs in a folder and below it; a run or a file is returned itself."""
     if not path.is_dir() or (path / MANIFEST).exists():
         return [path]
     published = (found.parent for found in path.rglob(PUBLISHED_CONFIG))

@@ -103,7 +103,7 @@ class Thinker:
 
 def shown(frame: Frame) -> Event:
     """Return a frame as JSON for the page."""
-    # Skip the first line, the number of open cells before the step; the verdict says it for now.
+    # Skip the first line, the number of open cells before the step; the verdict has it after.
     board, words = frame.board, [word for word in frame.words[1:] if word]
     if not board.marks:
         return {"title": frame.title, "verdict": "", "words": [], "svg": svg_of(board)}

@@ -13,8 +13,8 @@ from puzzle_dataset import PuzzleDataset
 
 
 class SudokuEvaluator(SharesEvaluator):
-    """The shares of answers that are valid grids and keep the clues, and that keep the clues. Each
-    solution of a puzzle with several is valid.
+    """The shares of answers that are valid and keep the clues, and of those that keep the clues. If
+    a puzzle has several solutions, each is valid.
     """
 
     shares = ("valid", "keeps_clues")

@@ -61,8 +61,8 @@ def test_records_agree_with_the_figures_on_any_number_of_ranks(
     assert [int(line["index"]) for line in lines] == list(range(32))
     right = np.array([[float(line[f"right_after_{k}"]) for k in (1, 2, 3)] for line in lines])
     assert right[:, 2].mean() == pytest.approx(result["metrics"]["exact_accuracy"])
-    depths = run_evaluation(tmp_path / "depths.json", *common, "steps=[1,2,3]")
-    single = [one["single"]["value"] for one in depths["chains"]]
+    longer = run_evaluation(tmp_path / "longer.json", *common, "steps=[1,2,3]")
+    single = [one["single"]["value"] for one in longer["chains"]]
     assert right.mean(0).tolist() == pytest.approx(single)
     assert 0 < right.mean() < 1
 

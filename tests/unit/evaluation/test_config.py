@@ -38,7 +38,7 @@ def test_several_folders_come_before_one() -> None:
         ("select=majority", ["select has no effect without steps or chains"]),
         ("perturb=noise", ["perturb has no effect without steps"]),
         ("noise=0.5", ["noise has no effect without steps"]),
-        ("search.chains=4 steps=8", ["search.chains and steps or chains are both set"]),
+        ("search.chains=4 steps=8", ["search.chains excludes steps and chains"]),
         ("search.chains=4 global_batch_size=4", ["global_batch_size has no effect with search"]),
         ("search.chains=4 arch_overrides.halt_max_steps=4", ["use search.rounds=N"]),
         ("breadth=8 chains=4", ["breadth=8 and chains=4 are the same setting", "set chains only"]),

@@ -41,23 +41,23 @@ def records_of(**columns: Any) -> Records:
     return Records({name: np.array(values, float) for name, values in columns.items()})
 
 
-def test_curves_over_depth_name_their_puzzles(run: Run) -> None:
+def test_curves_over_steps_name_their_puzzles(run: Run) -> None:
     chain = {"breadth": 1, "select": "q", "selected": {"value": 0.5}, "num_puzzles": 1000}
-    chains = [chain | {"depth": depth, "set_name": "hard"} for depth in (16, 4)]
+    chains = [chain | {"depth": steps, "set_name": "hard"} for steps in (16, 4)]
     chains += [one | {"breadth": 8} for one in chains]
     one, other = (Result("d", {"chains": chains, "data": [f"/x/{d}/test"]}) for d in ("<a>", "b"))
 
-    def names(*depths: Result) -> list[str]:
-        figure = steps_figure(run.results[0].records, depths)
+    def names(*longer: Result) -> list[str]:
+        figure = steps_figure(run.results[0].records, longer)
         assert figure is not None
         assert figure.data[-1]["x"] == [4, 16]
         return [trace["name"] for trace in figure.data][1:]
 
     told = "set hard, 1,000 puzzles"
     several = "set hard, 8 chains, select=q, 1,000 puzzles"
-    assert names(one) == [f"with depth, {told}", f"with depth, {several}"]
+    assert names(one) == [f"thinking longer, {told}", f"thinking longer, {several}"]
     assert names(one, other)[:2] == [
-        *(f"with depth, &lt;a&gt;/test, {words}" for words in (told, several))
+        *(f"thinking longer, &lt;a&gt;/test, {words}" for words in (told, several))
     ]
 
 

@@ -93,7 +93,7 @@ def metrics_of(program: Program, folder: Path, content: str, objective: str = ""
 
 
 def of_chains(*lines: tuple[str, int, int, float]) -> str:
-    """Return a result with lines of (set, depth, number of puzzles, share of right answers)."""
+    """Return a result with lines of (set, steps, number of puzzles, share of right answers)."""
     names = ("set_name", "depth", "num_puzzles", "selected", "breadth", "select")
     chains = [
         dict(zip(names, (*line[:3], {"value": line[3]}, 8, "q"), strict=True)) for line in lines
