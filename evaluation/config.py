@@ -22,6 +22,7 @@ from runtime.schema import (
     Seed,
     Size,
     StrictBool,
+    former_name,
 )
 
 Halting = Literal["steps", "q"]
@@ -83,10 +84,10 @@ Rows = Annotated[list[CountOrZero], BeforeValidator(_as_list), Field(min_length=
 class ThinkingSettings(Schema):
     """Thinking longer: more ACT steps, and several chains for each puzzle."""
 
-    steps: Annotated[Counts | None, Field(serialization_alias="depth")] = None
+    steps: Annotated[Counts | None, former_name("depth", "steps")] = None
     """ACT steps before the answer is read: 64, or in evaluate.py several, [16,64,256]; null: as in
     training"""
-    chains: Annotated[Counts, Field(serialization_alias="breadth")] = [1]
+    chains: Annotated[Counts, former_name("breadth", "chains")] = [1]
     """chains for each puzzle: 8, or in evaluate.py several numbers, [1,8]"""
     perturb: Literal["symmetry", "init", "noise"] = "symmetry"
     """how chains differ: by views of the puzzle, by random starts (the model needs

@@ -76,7 +76,7 @@ def _automatic(device: str, operations: Callable[[], float]) -> Compiling:
         return Compiling(False, missing)
     try:
         count = operations()
-    except RuntimeError:  # A plug-in's head or loss reads values, but counting uses none.
+    except RuntimeError:  # Counting has no values, but a plug-in's head or loss reads some.
         return Compiling(False, "the model's operations cannot be counted")
     if count < WORTH_COMPILING * torch.get_num_threads():
         return Compiling(False, "the run is too short to gain from it")

@@ -137,7 +137,7 @@ def common_exit_code(folder: Path) -> int | None:
 
     Beside any other code, EXIT_RANK (another rank was gone) and EXIT_PREEMPTED are consequences:
     when one rank fails, torchrun stops the others with a scheduler's signal. EXIT_PREEMPTED wins
-    over EXIT_RANK, because a preempted rank has saved together with all others.
+    over EXIT_RANK, because a preempted rank has saved with all others, if training had begun.
     """
     attempts = sorted(folder.iterdir(), key=lambda attempt: int(attempt.name))
     texts = {path.read_text() for path in attempts[-1].iterdir()} if attempts else set()

@@ -20,7 +20,7 @@ def bar(
     show: bool = True,
     leave: bool = False,
 ) -> tqdm:
-    """Return `items` with a progress bar on standard error, or without items, a bar for `update`.
+    """Return `items` with a progress bar on standard error; if None, a bar to move by `update`.
     A terminal shows the bar after a second; a log gets a line a minute instead.
 
     Args:

@@ -1,9 +1,8 @@
 """The base of all configuration schemas, and their common types and settings. Imports no torch."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from runtime.text import shown
@@ -25,26 +24,9 @@ class Schema(BaseModel):
 
     @classmethod
     def aliases(cls) -> dict[str, str]:
-        """Return the present name of each former name. A renamed setting has its former name as
-        `serialization_alias`; it can still be set, and files that other programs read keep it.
-        """
+        """Return the present name of each former name that a field has by `former_name`."""
         fields = cls.model_fields.items()
         return {field.serialization_alias: n for n, field in fields if field.serialization_alias}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_aliases(cls, given: object) -> object:
-        if not isinstance(given, Mapping):
-            return given
-        given = dict(given)
-        for former, name in cls.aliases().items():
-            if former in given:
-                value, default = given.pop(former), cls.model_fields[name].default
-                other = given.get(name, default)
-                if default not in (value, other) and value != other:
-                    raise ValueError(two_names(former, value, name, other))
-                given[name] = other if value == default else value
-        return given
 
 
 def further_field(annotation: Any, default: Any, text: str = "") -> FieldInfo:
@@ -54,10 +36,11 @@ def further_field(annotation: Any, default: Any, text: str = "") -> FieldInfo:
     return field
 
 
-def two_names(former: str, value: object, name: str, other: object) -> str:
-    """Return the message about a setting that has two values, one under its former name."""
-    both = f"{former}={shown(value)} and {name}={shown(other)}"
-    return f"{both} are the same setting ({former} is its former name); set {name} only"
+def former_name(former: str, name: str) -> Any:
+    """Return the annotation of a renamed setting: it can still be set by its former name, and files
+    that other programs read keep that name.
+    """
+    return Field(validation_alias=AliasChoices(name, former), serialization_alias=former)
 
 
 Count = Annotated[int, Field(strict=True, ge=1)]

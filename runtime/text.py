@@ -53,7 +53,7 @@ def in_columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def figures(values: Mapping[str, float], width: int | None) -> str:
-    """Return named figures on one line, or each on its own line if one is too short (`width`)."""
+    """Return named figures on one line, or one a line if that is longer than `width`."""
     parts = [f"{name} {value:.4f}" for name, value in values.items()]
     line = ", ".join(parts)
     return line if width is None or len(line) <= width else "\n".join(["", *parts])

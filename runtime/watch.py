@@ -49,7 +49,7 @@ class Watch:
     """The time limit on the waits of one rank, and the context manager for each wait.
 
     Args:
-        store: a connection to torch's store without other users, after one rank called `prepare`.
+        store: a connection to torch's store for this Watch alone; one rank has called `prepare`.
         keeper: the name of the store's process, for messages; "": rank 0.
         timeout: seconds until a wait ends.
     Attributes:

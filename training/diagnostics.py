@@ -96,8 +96,8 @@ class Diagnostics:
             q_halt_logits: [B]; None if no head decides when to halt.
             halts: bool [B], the rows that this head would halt; None if it decides nothing.
         Returns:
-            sums over cells and rows, 0-dim or [V]. Rows without labels count only for values that
-            are not finite.
+            sums over cells and rows, and the range of the logits; 0-dim or [V]. Rows without labels
+            count only for that range and for values that are not finite.
         """
         wide, predicted = widened(logits.detach()), logits.argmax(-1)
         finite, labelled = wide.isfinite(), labels != IGNORE_LABEL_ID

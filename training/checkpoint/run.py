@@ -135,7 +135,7 @@ class RunKeeper:
         carry = tensors.load_carry(path / CARRY, ranks, learner.carry)
         if carry is None:
             reason = "the saved carry belongs to another batch size or architecture"
-            say(f"{reason}: all slots start new puzzles")
+            say(f"{reason}: all rows start new puzzles")
         else:
             learner.carry = carry
         if learner.diagnostics and state.diagnostics:

@@ -50,9 +50,8 @@ def restore_optimizer(
     own = {name: parameter for group in groups for name, parameter in group.params.items()}
     saved = {key.rpartition(".")[0] for key in tensors}
     if unknown := saved - own.keys():
-        raise CheckpointError(
-            f"optimizer state of unknown parameters: {', '.join(sorted(unknown))}"
-        )
+        names = ", ".join(sorted(unknown))
+        raise CheckpointError(f"optimizer state of unknown parameters: {names}")
     if tensors and (missing := own.keys() - saved):
         raise CheckpointError(f"optimizer state of {min(missing)} is missing")
     for key, value in tensors.items():

@@ -2,9 +2,8 @@
 
 import copy
 import functools
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -15,7 +14,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from runtime.errors import ConfigError
 from runtime.registry import PLUGINS
-from runtime.schema import Schema, two_names
+from runtime.schema import Schema
 from runtime.text import shown
 from training.config.explain import SchemaT, validate
 from training.config.overrides import (
@@ -78,7 +77,10 @@ def compose_runs(
 
     @functools.cache
     def of_files(*choices: str) -> DictConfig:
-        return _by_hydra(source, [parsed(line) for line in choices])
+        config = _by_hydra(source, [parsed(line) for line in choices])
+        with open_dict(config):
+            _rename(schema, config)
+        return config
 
     composed, groups = [], source.groups
     for run in runs:
@@ -86,8 +88,9 @@ def compose_runs(
         settings = [o for o in overrides if not (o.key_or_group in groups or is_of_hydra(o))]
         choices = [str(o.input_line) for o in overrides if o not in settings]
         config = copy.deepcopy(of_files(*choices))
-        for override in _without_aliases(schema, config, settings):
-            _set(config, override, groups)
+        _rename(schema, {o.key_or_group: o.get_value_string() for o in settings})
+        for override in settings:
+            _set(config, override, groups, schema.aliases())
         composed.append(config)
     return composed
 
@@ -102,29 +105,27 @@ def _by_hydra(
 
 
 @_explained()
-def _without_aliases(
-    schema: type[Schema], config: DictConfig, overrides: Sequence[Override]
-) -> list[Override]:
-    """Return overrides with the present names of settings, and rename the same settings in `config`
-    if it has their former names.
-
-    Raises:
-        ConfigError: a setting has different values under its former name and its name.
+def _rename(schema: type[Schema], settings: MutableMapping[str, Any]) -> None:
+    """Give settings their present names. Raise ConfigError if one has two values, neither of them
+    the default.
     """
-    values, aliases = {o.key_or_group: o.get_value_string() for o in overrides}, schema.aliases()
-    for former, name in aliases.items():
-        if former in values and values.get(name, values[former]) != values[former]:
-            raise ConfigError(two_names(former, values[former], name, values[name]))
-        if former in config and not values.keys().isdisjoint((former, name)):
-            with open_dict(config):
-                config[name] = config.pop(former)
-    return [replace(o, key_or_group=aliases.get(o.key_or_group, o.key_or_group)) for o in overrides]
+    for former, name in schema.aliases().items():
+        if former in settings:
+            value, default = settings.pop(former), schema.model_fields[name].default
+            other = settings.get(name, default)
+            if default not in (value, other) and value != other:
+                both = f"{former}={shown(value)} and {name}={shown(other)} are the same setting"
+                raise ConfigError(f"{both} ({former} is its former name); set {name} only")
+            settings[name] = other if value == default else value
 
 
 @_explained()
-def _set(config: DictConfig, override: Override, groups: Container[str]) -> None:
+def _set(
+    config: DictConfig, override: Override, groups: Container[str], aliases: Mapping[str, str]
+) -> None:
     """Change one setting. It must exist, unless the override begins with a plus."""
-    key, adds = override.key_or_group, override.is_add() or override.is_force_add()
+    key = aliases.get(override.key_or_group, override.key_or_group)
+    adds = override.is_add() or override.is_force_add()
     try:
         OmegaConf.update(config, key, override.value(), force_add=adds)
     except (ConfigAttributeError, ConfigKeyError, TypeError):

@@ -71,9 +71,9 @@ class OptimizerConfig(Schema):
 
 
 OPTIMIZERS = Registry("optimizer", OptimizerConfig, "adam_atan2", "optimizer")
-"""A name stands for a function of its settings (an `OptimizerConfig`), torch's parameter groups and
-the two betas. It returns a fused optimizer of torch's, or one with an attribute `skip`: while that
-bool [] is true, its steps change nothing.
+"""The code of each is a function of its settings (an `OptimizerConfig`), torch's parameter groups
+and the two betas. It returns a fused optimizer of torch's, or one with an attribute `skip`: while
+that bool [] is true, its steps change nothing.
 """
 
 
@@ -181,8 +181,8 @@ class DataSettings(Schema):
 
     @property
     def inherited_evaluators(self) -> list[EvaluatorConfig]:
-        """The evaluators of data=NAME, for another folder that is evaluated in its place and is of
-        the same kind. The default data set gives none, because nobody has chosen it.
+        """The evaluators of data=NAME, to try on another folder that is evaluated instead. The
+        default data set gives none, because nobody has chosen it.
         """
         if self.evaluators is not None or not self.data or self.data.name == DEFAULT_DATA:
             return []
@@ -268,7 +268,7 @@ class RunFolderSettings(Schema):
     checkpoint_every_eval: StrictBool = False
     """true: save a checkpoint at every evaluation, and keep it"""
     keep_last: Annotated[int, Field(strict=True, ge=2)] = 2
-    """how many of the newest checkpoints of checkpoint_interval to keep"""
+    """how many of the newest checkpoints to keep"""
     keep_best: CountOrZero = 0
     """how many checkpoints with the best evaluations to keep"""
 
@@ -308,8 +308,7 @@ class TrainConfig(
             raise ValueError("no training data: set data_path=FOLDER (or data_paths=[FOLDER,...])")
         if self.freeze_weights and not self.arch.puzzle_emb_ndim:
             raise ValueError(
-                "freeze_weights=true trains only the puzzle embedding, and there is none "
-                "(arch.puzzle_emb_ndim=0)"
+                "freeze_weights=true needs a puzzle embedding: set arch.puzzle_emb_ndim"
             )
         if self.eval_interval is not None and self.epochs % self.eval_interval:
             nearest = max(1, round(self.epochs / self.eval_interval)) * self.eval_interval
@@ -373,7 +372,7 @@ class TrainConfig(
     def check_restarts(self, max_restarts: int) -> None:
         """Raise ConfigError if restarts would not go on from the newest checkpoint."""
         if max_restarts and self.resume != "auto":
-            asked = f"resume={self.resume}: with --max-restarts every restart would follow it too"
+            asked = f"resume={self.resume}: with --max-restarts every restart would do the same"
             raise ConfigError(f"{asked}; start without restarts, then go on with resume=auto")
 
 

@@ -109,7 +109,7 @@ class Source:
             return compose(self.config_name, list(lines), **options)
 
     def hydra_defaults(self) -> list[str]:
-        """Return overrides with our defaults for settings of Hydra that the main file leaves."""
+        """Return overrides with our defaults for Hydra's settings that the main file leaves out."""
         given = _places(self.content(self.config_name), "")
         return [f"{key}={value}" for key, value in _OUR_DEFAULTS.items() if key not in given]
 

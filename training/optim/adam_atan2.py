@@ -18,7 +18,7 @@ from training.optim.ema import WeightAverage, join, move_
 from training.optim.groups import GROUP_NAME, GradientBucket, set_rates
 
 MIN_FOR_KERNEL = 2**17
-"""On a CPU, a buffer with at least this many numbers takes the compiled kernel."""
+"""On a CPU, the compiled kernel updates buffers with at least this many numbers."""
 
 _MODULE, _FUNCTION = "adam_atan2_backend", "adam_atan2_cuda_impl_"
 # Takes lists of parameters, gradients, `exp_avg`, `exp_avg_sq` and step counts (with this step);

@@ -70,10 +70,8 @@ def assign_groups(
         matched[fitting[0]][name] = p
     for group, config in configs.items():
         if not matched[group] and not config.optional:
-            raise ConfigError(
-                f"optimizer.groups.{group}: params={config.params} match no parameter; there are "
-                f"{', '.join(parameters)}"
-            )
+            none = f"params={config.params} match none of {', '.join(parameters)}"
+            raise ConfigError(f"optimizer.groups.{group}: {none}")
     owning = [(group, params) for group, params in matched.items() if params]
     return [_group(name, params, configs[name], lr, weight_decay) for name, params in owning]
 

@@ -272,7 +272,7 @@ def test_files_change_nothing_else_of_hydra(
     assert not Path("canary").exists()
 
 
-def test_a_file_of_ones_own_chooses_launcher_and_search() -> None:
+def test_a_file_of_ones_own_chooses_launcher_and_sweeper() -> None:
     write("hydra/launcher/mine.yaml", "name: pool\nmax_jobs: 2")
     choices = ", override hydra/launcher: mine, override hydra/sweeper: optuna"
     write("mine.yaml", FIRST(choices) + "hydra: {sweep: {dir: x}, sweeper: {n_trials: 3}}")
