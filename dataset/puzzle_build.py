@@ -164,7 +164,7 @@ class PuzzleBuild(ABC):
             "--test-size": flag(f"test puzzles {default}", number),
             "--selection-size": flag(
                 "also write this many puzzles as the split `selection`, for choosing a checkpoint:"
-                " unused training puzzles, or else unused test puzzles, or else newly generated ones",
+                " unused training puzzles, or else unused test puzzles, or else generated ones",
                 number,
             ),
             **cls.own_flags,
