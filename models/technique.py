@@ -141,24 +141,24 @@ class TechniquesConfig(Schema):
         """The chosen techniques by name, in the order of their names."""
         return dict(sorted(TECHNIQUES.chosen(self).items()))
 
-    def acting(self, *places: str) -> list[Technique]:
-        """Return the techniques that override one of these methods."""
-        return [self.active[name] for name in self._acting_names(*places)]
+    def acting(self, place: str) -> list[Technique]:
+        """Return the techniques that override this method."""
+        return list(self._acting(place).values())
 
     @property
     def in_evaluations(self) -> list[str]:
         """Names of the techniques that change the results of evaluations, too."""
-        return self._acting_names("start", "moved")
+        return list(self._acting("start", "moved"))
 
-    def _acting_names(self, *places: str) -> list[str]:
+    def _acting(self, *places: str) -> dict[str, Technique]:
         def acts(one: Technique) -> bool:
             return any(getattr(type(one), p) != getattr(Technique, p) for p in places)
 
-        return [name for name, one in self.active.items() if acts(one)]
+        return {name: one for name, one in self.active.items() if acts(one)}
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
         for place, decided in (("depth_at", "depth of a step"), ("start", "start of latents")):
-            if len(names := self._acting_names(place)) > 1:
+            if len(names := self._acting(place)) > 1:
                 raise ValueError(f"{' and '.join(names)} all set the {decided}; choose one")
         return self
