@@ -25,7 +25,7 @@ REHEARSED_RUN = $(TRAIN) experiment=hrm_sudoku_extreme_1k_laptop checkpoint_path
 .PHONY: help setup demo demo-extreme demo-arc pictures test test-slow chaos chaos-quick check format config bench weight gpu gpu-tests gpu-compiled gpu-eager gpu-train gpu-rehearsal clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Create .venv with all that the project and its tests need
 
@@ -42,6 +42,9 @@ demo-extreme: $(READY) ## Train a model that strikes candidates, and solve hard 
 
 demo-arc: $(READY) ## Train on ten ARC tasks and score the votes over their augmentations: about 3 minutes on 2 cores
 	@sh scripts/demo_arc.sh $(PY)
+
+zoo-%: $(READY) ## Make a model of the zoo again, by its recipe in zoo/recipes.yaml, for example: make zoo-sudoku-4x4
+	$(PY) -m scripts.make_zoo $*
 
 # The first puzzle takes the demo's model several steps, the second takes the lattice several guesses.
 pictures: $(READY) ## Make the docs' pictures, except the viewer's, from the runs of demo and demo-extreme (needs Chromium)

@@ -1,7 +1,7 @@
 """Measure a trained model on puzzles: python evaluate.py checkpoint=PATH [KEY=VALUE ...].
 
-PATH is a run's folder (its newest good checkpoint), a checkpoint in it, or a published `step_N`
-file. With several processes: torchrun --nproc-per-node N evaluate.py checkpoint=PATH.
+PATH is a run's folder (its newest good checkpoint), a checkpoint in it, a published `step_N` file,
+or zoo:NAME. With several processes: torchrun --nproc-per-node N evaluate.py checkpoint=PATH.
 
 It needs neither the training data nor an optimizer. Settings and data are checked before torch is
 loaded, so that mistakes are reported within a few seconds.

@@ -30,7 +30,9 @@ Halting = Literal["steps", "q"]
 
 def _require_checkpoint(path: object) -> object:
     if path is None or path == "":
-        raise ValueError("set it to a run's folder, a checkpoint in it, or a published step_N file")
+        raise ValueError(
+            "set it to a run's folder, a checkpoint in it, a published step_N file, or zoo:NAME"
+        )
     return path
 
 
@@ -149,7 +151,8 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     """The settings of an evaluation."""
 
     checkpoint: CheckpointPath
-    """a run's folder (newest good checkpoint), a checkpoint in it, or a published step_N file"""
+    """a run's folder (newest good checkpoint), a checkpoint in it, a published step_N file, or
+    zoo:NAME"""
     data_path: str | None = None
     """the folder to evaluate on; null: the run's"""
     data_paths: list[str] | None = None
@@ -218,8 +221,9 @@ class EvalConfig(ThinkingSettings, MachineSettings):
 class SolveConfig(ThinkingSettings, PluginSettings):
     """The settings of `scripts/solve.py`: a model and one source of puzzles."""
 
-    checkpoint: CheckpointPath
-    """a run's folder (newest good checkpoint), a checkpoint in it, or a published step_N file"""
+    checkpoint: str | None = None
+    """a run's folder (newest good checkpoint), a checkpoint in it, a published step_N file, or
+    zoo:NAME; null: the zoo's model for these puzzles"""
     puzzle: str | None = None
     """the cells row by row; an empty cell of a Sudoku is one of . 0 - _ *; a maze has '#', ' ' or
     '.', S and G"""

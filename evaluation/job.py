@@ -189,9 +189,10 @@ def _values_that_differ(
 
 
 def output_path(config: EvalConfig, trained: TrainedModel, differs: Sequence[str]) -> Path:
-    """Return the path of the JSON file: by default eval_step_N.json in the run's folder, or in
-    outputs/OWNER--NAME for a model on the Hub. Its name also has the parts of `differs`, the
-    search, the evaluators if they are not the run's, and the seed if it is not 0.
+    """Return the path of the JSON file: by default eval_step_N.json in the run's folder, for models
+    of the Hub in outputs/OWNER--NAME, for those of the zoo in outputs/zoo--NAME. Its name also has
+    the parts of `differs`, the search, the evaluators if they are not the run's, and the seed if it
+    is not 0.
     """
     if config.output is not None:
         return Path(config.output)
@@ -206,7 +207,7 @@ def output_path(config: EvalConfig, trained: TrainedModel, differs: Sequence[str
         parts.append(f"seed{config.seed}")
     folder = trained.weights.parent
     if (address := parse_address(config.checkpoint)) is not None:
-        folder = Path("outputs", address.folder_name)  # Do not write into the Hub's cache.
+        folder = Path("outputs", address.folder_name)  # Not into the Hub's cache or the zoo.
     return folder / f"{'_'.join(parts)}.json"
 
 

@@ -22,7 +22,6 @@ from runtime.files import sha256
 from runtime.registry import import_plugins
 from runtime.text import run_named
 from training.checkpoint.published import average_of
-from training.checkpoint.store import MANIFEST
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.tracking import warn
 
@@ -143,11 +142,8 @@ def facts_of(
     kind, names = None, [evaluator.name for evaluator in trained.run.active_evaluators]
     with suppress(ValueError):
         kind = kind_of(sample.facts, names)
-    source = trained.weights
-    if not trained.is_published:
-        source = source / MANIFEST
-    elif averaged:
-        source = average_of(source)
+    is_average = averaged and trained.is_published
+    digest = sha256(average_of(trained.weights)) if is_average else trained.digest()
     facts: dict[str, object] = {
         "arch": trained.run.arch.name,
         "puzzles": kind.key if kind else "",
@@ -155,8 +151,8 @@ def facts_of(
         "vocab_size": vocab_size,
         "num_puzzle_identifiers": 0 if inner.puzzle_emb is None else len(inner.puzzle_emb.weights),
         "num_steps": step.act.eval_max_steps,
-        "checkpoint": "/".join(trained.weights.resolve().parts[-2:]),
-        "checkpoint_sha256": sha256(source),
+        "checkpoint": trained.origin or "/".join(trained.weights.resolve().parts[-2:]),
+        "checkpoint_sha256": digest,
         "weights": "averaged" if averaged else "last",
     }
     if step.starts is not None:

@@ -1,6 +1,7 @@
 """Write a model card for the Hugging Face Hub from the files of a run."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -30,20 +31,31 @@ class CardFacts:
     """The facts about a checkpoint that its card needs.
 
     Attributes:
-        repo: OWNER/NAME.
+        address: hf://OWNER/NAME or zoo:NAME.
         license: of the weights, an identifier of the Hub.
         num_parameters: without the puzzle embedding.
         state: the checkpoint's state, without paths of this machine.
         manifests: of the run's data sets that still exist, by folder.
         evaluations: JSON of the run's evaluations, by file name.
+        command: makes the model; "" if unknown.
+        commit: of the project; "" if unknown.
+        limits: what this model cannot do.
     """
 
-    repo: str
+    address: str
     license: str
     num_parameters: int
     state: RunState
     manifests: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     evaluations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    command: str = ""
+    commit: str = ""
+    limits: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """The last part of the address."""
+        return re.split("[/:]", self.address)[-1]
 
 
 def read_json_files(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -62,10 +74,10 @@ def read_json_files(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
 def card(facts: CardFacts) -> str:
     """Return the card: YAML that the Hub reads, and Markdown."""
     arch = (facts.state.config or {}).get("arch") or {}
-    address, results = f"checkpoint=hf://{facts.repo}", _results(facts)
+    address, results = f"checkpoint={facts.address}", _results(facts)
     lines = [
         _front_matter(facts, results),
-        f"# {_plain(facts.repo.split('/')[-1])}",
+        f"# {_plain(facts.name)}",
         "",
         f"A recursive reasoning model (`arch={_plain(arch.get('name'))}`, {facts.num_parameters:,} "
         f"parameters) after {facts.state.step:,} optimizer steps. It looks at a puzzle several "
@@ -79,8 +91,9 @@ def card(facts: CardFacts) -> str:
         f"python pretrain.py load_{address} ...   # to train on",
         "```",
     ]
-    parts = {"Scores": _scores(results), "Data": _data(facts), "Training": _training(facts.state)}
-    for title, part in (parts | {"Limits": [_LIMITS]}).items():
+    limits = [*(f"- {limit}" for limit in facts.limits), _LIMITS]
+    parts = {"Scores": _scores(results), "Data": _data(facts), "Training": _training(facts)}
+    for title, part in (parts | {"Limits": limits}).items():
         lines += ["", f"## {title}", "", *part]
     return "\n".join(lines)
 
@@ -126,7 +139,7 @@ def _front_matter(facts: CardFacts, results: Sequence[_Result]) -> str:
         )
         for result in results
     ]
-    model = {"model_name": facts.repo.split("/")[-1], "eval_results": listing} if listing else {}
+    model = {"model_name": facts.name, "eval_results": listing} if listing else {}
     data = ModelCardData(
         license=facts.license, library_name="recursive-reasoning", tags=list(_TAGS), **model
     )
@@ -136,7 +149,7 @@ def _front_matter(facts: CardFacts, results: Sequence[_Result]) -> str:
 def _scores(results: Sequence[_Result]) -> list[str]:
     if not results:
         return ["No evaluation was found beside the checkpoint."]
-    rows = ["| measure | data | number | score, 95 % interval | file |", "|---|---|---|---|---|"]
+    rows = ["| measure | data | number | score, 95 % interval | from |", "|---|---|---|---|---|"]
     for file, measure, data, score in results:
         cells = (measure, data, score.counted, score.estimate.with_interval(), file)
         rows.append(f"| {' | '.join(map(_plain, cells))} |")
@@ -167,16 +180,19 @@ def _data(facts: CardFacts) -> list[str]:
     return lines or ["Not recorded."]
 
 
-def _training(state: RunState) -> list[str]:
+def _training(facts: CardFacts) -> list[str]:
+    state = facts.state
     seconds, env = state.seconds, state.environment
     hours = "not recorded" if not seconds else f"{seconds / 3600:.2f}"
     device = f"{env.get('world_size', 1)} x {env.get('device_name') or env.get('device')}"
+    made = {"command": facts.command, "commit": facts.commit}
     return [
+        *(f"- {name}: {_code(value)}" for name, value in made.items() if value),
+        f"- seed: {_plain((state.config or {}).get('seed', 'not recorded'))}",
         f"- hardware: {_plain(device if env else 'not recorded')}",
         f"- hours of training: {hours}",
         f"- number format: {_plain(env.get('forward_dtype', 'not recorded'))}",
         f"- versions: torch {_plain(env.get('torch'))}, Python {_plain(env.get('python'))}",
-        f"- settings: `step_{state.step}/state.json`",
     ]
 
 

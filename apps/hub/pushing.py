@@ -83,7 +83,7 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
     state = store.load_checkpoint(trained.weights).state
     write_checkpoint(trained, state, folder)
     facts = CardFacts(
-        repo=repo,
+        address=f"{hub.SCHEME}{repo}",
         license=license_id,
         num_parameters=num_parameters(trained),
         state=without_private_texts(state),

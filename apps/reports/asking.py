@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dataset.kinds.base import Kind, Puzzle
 from dataset.kinds.sudoku import SUDOKU
-from dataset.sudoku.rules import count_solutions
+from dataset.sudoku.rules import count_plainly
 from evaluation.config import ArchOverrides, SearchSettings
 from evaluation.puzzles import kind_of, kind_of_data
 from models.architectures import ArchConfig
@@ -64,8 +64,15 @@ def load_for(
 
 def note_on(puzzle: Puzzle) -> str:
     """Return a note if the kind's exact solver finds no solution or several; else ""."""
-    if puzzle.kind is SUDOKU and count_solutions(puzzle.question) > 1:
-        return "this puzzle has several solutions; the model looks for one of them"
+    if puzzle.kind is SUDOKU:
+        return {
+            0: "this puzzle has no solution",
+            1: "",
+            None: "whether this puzzle has one solution takes too long to find out",
+        }.get(
+            count_plainly(puzzle.question),
+            "this puzzle has several solutions; the model looks for one of them",
+        )
     has_solver = type(puzzle.kind).solution is not Kind.solution
     if has_solver and puzzle.kind.solution(puzzle.question) is None:
         return "this puzzle has no solution"

@@ -13,13 +13,16 @@ import numpy as np
 from apps.reports.asking import kind_read_by, load_for, note_on, search_for, verdict_of
 from apps.reports.boards import Board
 from apps.reports.terminal import as_text
+from apps.zoo.address import address_for
+from dataset.format.files import read_json
+from dataset.format.schema import IDENTIFIERS_NAME
 from dataset.kinds.arc import ARC, arc_puzzles, read_arc_task
 from dataset.kinds.base import Kind, Puzzle
 from dataset.kinds.maze import MAZE
 from dataset.sources import CSV_COLUMNS
 from dataset.sudoku.rules import split_puzzles
 from evaluation.config import ArchOverrides, SolveConfig, ThinkingSettings
-from evaluation.puzzles import identifiers_of, kind_of_data, parse_puzzle, puzzles_of
+from evaluation.puzzles import identifiers_of, kind_of_data, parse_names, parse_puzzle, puzzles_of
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError, DatasetError
 from runtime.text import colours, many
@@ -44,25 +47,49 @@ Outcome = tuple[str, bool | None, "Callable[[], list[Frame]]"]
 def main(overrides: list[str]) -> None:
     """Compose and validate the settings, read the puzzles, then load torch and solve them."""
     config = load_config(SolveConfig, "cfg_solve", [quoted(override) for override in overrides])
-    trained = find_trained_model(Path(config.checkpoint), warn)
-    config.require_model(trained.run.arch, halts=trained.may_halt, name=trained.weights)
-    require_effect(config, trained.run.arch.searches)
     if config.animate is not None and not config.animate.endswith(".gif"):
         raise ConfigError(f"animate={config.animate}: accepted: a file name that ends in .gif")
-    puzzles: list[Puzzle] = []
-    for source, puzzle in read_puzzles(config, trained, kind_read_by(trained)):
-        first = puzzles[0] if puzzles else puzzle
-        cells = trained.facts.seq_len if trained.facts else first.question.size
+    trained = None
+    if config.checkpoint is not None:
+        trained = find_trained_model(Path(config.checkpoint), warn)
+    elif is_task(config):
+        trained = of_the_zoo(ARC, 30)
+    kind = kind_read_by(trained) if trained else None
+    puzzles = list(of_one_kind(read_puzzles(config, trained, kind), trained))
+    if not puzzles:
+        raise DatasetError("there is no puzzle to solve")
+    trained = trained or of_the_zoo(puzzles[0].kind, len(puzzles[0].question))
+    config.require_model(trained.run.arch, halts=trained.may_halt, name=trained.weights)
+    require_effect(config, trained.run.arch.searches)
+    solve(config, trained, puzzles)
+
+
+def is_task(config: SolveConfig) -> bool:
+    """Return whether the puzzles come from the file of an ARC task."""
+    return config.file is not None and config.file.endswith(".json")
+
+
+def of_the_zoo(kind: Kind, size: int) -> TrainedModel:
+    """Return the zoo's model for puzzles of a kind and size, and say which it is."""
+    address = address_for(kind, size)
+    sys.stderr.write(f"model: {address} (checkpoint= names another)\n")
+    return find_trained_model(Path(address), warn)
+
+
+def of_one_kind(puzzles: Puzzles, trained: TrainedModel | None) -> Iterator[Puzzle]:
+    """Yield the puzzles; raise DatasetError if their kinds or sizes differ or do not fit."""
+    first = None
+    for source, puzzle in puzzles:
+        first = first or puzzle
+        known = trained.facts if trained else None
+        cells = known.seq_len if known else first.question.size
         if puzzle.kind is not first.kind:
             raise DatasetError(
                 f"{source}: a {puzzle.kind.name}, but the first puzzle is a {first.kind.name}"
             )
         if puzzle.question.size != cells:
             raise DatasetError(f"{source}: {puzzle.question.size} cells; accepted: {cells}")
-        puzzles.append(puzzle)
-    if not puzzles:
-        raise DatasetError("there is no puzzle to solve")
-    solve(config, trained, puzzles)
+        yield puzzle
 
 
 def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> None:
@@ -152,8 +179,9 @@ def quoted(override: str) -> str:
     return f"{key}={quoted_value(value)}"
 
 
-def read_puzzles(config: SolveConfig, trained: TrainedModel, kind: Kind | None) -> Puzzles:
+def read_puzzles(config: SolveConfig, trained: TrainedModel | None, kind: Kind | None) -> Puzzles:
     """Yield the puzzles asked for. If the model's `kind` is not known, the text decides it.
+    `trained` is None for a model of the zoo that the puzzles decide.
 
     Raises:
         ConfigError: no source of puzzles is given.
@@ -163,14 +191,12 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel, kind: Kind | None) 
         yield "puzzle", _parsed("puzzle", config.puzzle, kind)
     elif config.count is not None or config.index is not None:
         yield from data_set_puzzles(config, trained)
-    elif config.file is not None and config.file.endswith(".json"):
+    elif is_task(config) and trained is not None:
         if kind not in (None, ARC):
             raise DatasetError(f"{config.file}: this model reads {kind.name} puzzles")
-        names = None  # Only a puzzle embedding needs them.
-        if trained.run.arch.puzzle_emb_ndim:
-            names = identifiers_of(open_dataset(config, trained))
-        found = arc_puzzles(read_arc_task(Path(config.file)), names)
-        yield from ((config.file, puzzle) for puzzle in found)
+        task = read_arc_task(Path(str(config.file)))
+        found = arc_puzzles(task, names_known_to(config, trained))
+        yield from ((task.source, puzzle) for puzzle in found)
     elif config.file in (None, "-") and sys.stdin.isatty():
         raise ConfigError("no puzzle: set puzzle=53..7..., file=FILE, index=N or count=N")
     else:
@@ -182,6 +208,16 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel, kind: Kind | None) 
             reason = getattr(error, "strerror", None) or "not text"
             raise DatasetError(f"{source}: {reason}") from None
         yield from parse_lines(lines, source, kind)
+
+
+def names_known_to(config: SolveConfig, trained: TrainedModel) -> list[str] | None:
+    """Return the names in a model's puzzle embedding; None if it has none."""
+    if not trained.run.arch.puzzle_emb_ndim:
+        return None
+    beside = trained.weights / IDENTIFIERS_NAME  # A model of the zoo comes without its data.
+    if beside.exists():
+        return parse_names(read_json(beside), beside)
+    return identifiers_of(open_dataset(config, trained))
 
 
 def parse_lines(lines: Iterable[str], source: str, kind: Kind | None = None) -> Puzzles:
@@ -215,17 +251,23 @@ def _parsed(place: str, text: str, kind: Kind | None) -> Puzzle:
         raise DatasetError(f"{place}: {error}") from None
 
 
-def open_dataset(config: SolveConfig, trained: TrainedModel) -> PuzzleDataset:
+def open_dataset(config: SolveConfig, trained: TrainedModel | None) -> PuzzleDataset:
     """Open the data set asked for, or else the run's."""
-    folders = [config.data_path] if config.data_path else trained.run.data_folders(config.split)
+    run = trained and trained.run
+    folders = (
+        [config.data_path] if config.data_path else run.data_folders(config.split) if run else []
+    )
     if not folders:
-        raise ConfigError(f"{trained.weights} names no data set: set data_path=FOLDER")
+        named = trained.weights if trained else "a model of the zoo"
+        raise ConfigError(f"{named} names no data set: set data_path=FOLDER")
     for folder in folders:
-        require_folder(folder, trained.run.data)
-    return PuzzleDataset(folders, config.split, numbered_as=trained.run.data_folders("train"))
+        require_folder(folder, run and run.data)
+    return PuzzleDataset(
+        folders, config.split, numbered_as=run.data_folders("train") if run else []
+    )
 
 
-def data_set_puzzles(config: SolveConfig, trained: TrainedModel) -> Puzzles:
+def data_set_puzzles(config: SolveConfig, trained: TrainedModel | None) -> Puzzles:
     """Yield the puzzles of a data set that `config` asks for.
 
     Raises:

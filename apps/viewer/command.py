@@ -1,8 +1,8 @@
 """Watch a model solve puzzles, on a local web page: python scripts/viewer.py [CHECKPOINT ...].
 
-CHECKPOINT is a run's folder, a checkpoint in it, a published `step_N` file, or a folder with runs
-in it (default: checkpoints). The command prints an address, which only a browser on this machine
-can open. Nothing leaves the machine.
+CHECKPOINT is a run's folder, a checkpoint in it, a published `step_N` file, zoo:NAME, or a folder
+with runs in it (default: checkpoints and the zoo). The command prints an address, which only a
+browser on this machine can open. Nothing leaves the machine.
 """
 
 import argparse
@@ -14,8 +14,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from apps.zoo.address import SCHEME, names
 from runtime.errors import EXIT_CONFIG
 from runtime.text import many, run_named
+from training.checkpoint.addresses import parse_address
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,11 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from apps.viewer.shelf import find
 
     for path in (*options.checkpoints, *(options.data or [])):
-        if not path.exists() and not str(path).startswith("hf:/"):
+        if not path.exists() and parse_address(path) is None:
             return _refuse(f"{path}: no such file or folder")
     checkpoints, data = options.checkpoints, options.data or [Path("data")]
-    if not checkpoints and (usual := Path("checkpoints")).is_dir():
-        checkpoints = [usual]
+    if not checkpoints:
+        usual = [path for path in (Path("checkpoints"),) if path.is_dir()]
+        checkpoints = usual + [Path(f"{SCHEME}{name}") for name in names()]
     look = partial(find, checkpoints, data)
     shelf = look()
     if not shelf.models:
@@ -55,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     summary = str(__doc__).partition("\n\n")[0]
     parser = argparse.ArgumentParser(prog="viewer.py", description=summary)
-    what = "runs, checkpoints, or folders with runs (default: checkpoints)"
+    what = "runs, checkpoints, or folders with runs (default: checkpoints, and the zoo)"
     parser.add_argument("checkpoints", nargs="*", type=run_named, metavar="CHECKPOINT", help=what)
     folders = "a folder with data sets; can be repeated (default: data)"
     parser.add_argument("--data", action="append", type=Path, metavar="FOLDER", help=folders)

@@ -68,7 +68,7 @@ def read_published_config(weights: Path) -> dict[str, Any]:
             unknown class or key.
     """
     path = weights.parent / CONFIG_FILE
-    recorded = _read_yaml(path)
+    recorded = read_yaml(path)
     arch = _require_mapping(recorded.get("arch"), path, "arch")
     loss = _require_mapping(arch.pop("loss", None), path, "arch.loss")
     for key, value in loss.items():
@@ -139,7 +139,8 @@ class PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file of plain values; raise CheckpointError if it holds no mapping of them."""
     try:
         content = yaml.load(read_bounded(path, _MAX_CONFIG_BYTES), PlainLoader)
     except OSError as error:

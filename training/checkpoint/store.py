@@ -1,9 +1,10 @@
 """Checkpoint folders. A kill, a full disk or a power loss leaves either the old or the new one.
 
 A checkpoint is a folder `step_N` of safetensors and JSON files, with their sizes and sha256 in
-`MANIFEST.json`. Saving writes a hidden folder beside it, fsyncs each file (the manifest last) and
-the folder, and renames it. Removing renames the folder before deleting it. Loading verifies every
-hash and names a bad file. Imports no torch, so that a checkpoint is checked before torch is loaded.
+`MANIFEST.json`. (Models of the zoo record their state as YAML instead, in `config.yaml`.) Saving
+writes a hidden folder beside it, fsyncs each file (the manifest last) and the folder, and renames
+it. Removing renames the folder before deleting it. Loading verifies every hash and names a bad
+file. Imports no torch, so that a checkpoint is checked before torch is loaded.
 """
 
 import contextlib
@@ -22,9 +23,11 @@ from runtime.errors import CheckpointError, disk_errors
 from runtime.files import fsync, put_back, read_bounded, sha256, swap_into_place
 from runtime.schema import CountOrZero, NonNegativeFloat, Schema, StrictBool
 from runtime.text import quoted, shown
+from training.checkpoint.published import read_yaml
 
 MANIFEST = "MANIFEST.json"
 STATE = "state.json"
+SHARED_STATE = "config.yaml"  # The same in YAML: models of the zoo have it instead.
 MODEL = "model.safetensors"
 EMA = "ema.safetensors"  # Only if the run keeps a moving average.
 OPTIMIZER = "optimizer.safetensors"
@@ -115,13 +118,10 @@ def save_checkpoint(run_dir: Path, state: RunState, files: Mapping[str, FileWrit
     try:
         _remove(temporary)
         temporary.mkdir()
-        entries = {}
         for name, write in {**files, STATE: _json_writer(state.to_json())}.items():
-            path = temporary / name
-            write(path)
-            fsync(path)
-            entries[name] = {"size": path.stat().st_size, "sha256": sha256(path)}
-        _json_writer({"files": entries})(temporary / MANIFEST)
+            write(temporary / name)
+            fsync(temporary / name)
+        write_manifest(temporary)
         fsync(temporary / MANIFEST)
         fsync(temporary)
         swap_into_place(temporary, final)
@@ -132,6 +132,13 @@ def save_checkpoint(run_dir: Path, state: RunState, files: Mapping[str, FileWrit
         # Half a checkpoint, or the replaced one. `remove_leftovers` tries again.
         shutil.rmtree(temporary, ignore_errors=True)
     return final
+
+
+def write_manifest(folder: Path) -> None:
+    """Write the sizes and hashes of all files of a checkpoint into its manifest."""
+    files = [path for path in sorted(folder.iterdir()) if path.name != MANIFEST]
+    entries = {path.name: {"size": path.stat().st_size, "sha256": sha256(path)} for path in files}
+    _json_writer({"files": entries})(folder / MANIFEST)
 
 
 def remove_checkpoint(path: Path) -> None:
@@ -183,7 +190,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             raise CheckpointError(f"{path}: no such checkpoint")
         present = sorted(path.iterdir())
     entries = read_json(path / MANIFEST).get("files")
-    if not isinstance(entries, dict) or STATE not in entries:
+    if not isinstance(entries, dict) or not entries.keys() & {STATE, SHARED_STATE}:
         raise CheckpointError(f"{path / MANIFEST}: does not list the checkpoint's files")
     for name, entry in entries.items():
         with disk_errors(path / name, CheckpointError):
@@ -281,6 +288,9 @@ def read_facts(recorded: object) -> DataFacts | None:
 
 
 def _read_state(folder: Path) -> RunState:
+    shared = folder / SHARED_STATE
+    if shared.exists():
+        return parse_state(read_yaml(shared), shared)
     return parse_state(read_json(folder / STATE), folder / STATE)
 
 

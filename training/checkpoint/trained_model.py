@@ -63,7 +63,7 @@ class TrainedModel:
         facts: the facts of its training data; None if a published file does not record them.
         step: optimizer steps done; None if the file's name does not tell.
         settings: the recorded configuration, as its version of the code wrote it.
-        origin: the address with its commit if it comes from the Hub, else None.
+        origin: the address if it has one, from the Hub with its commit; else None.
     """
 
     weights: Path
@@ -165,7 +165,7 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
     Args:
         path: a checkpoint's folder, a published `step_N` file, or a run's folder, which stands for
             its newest good checkpoint (in a published run: for its newest `step_N` file or the file
-            `checkpoint`). Also an address like hf://OWNER/NAME[@REVISION].
+            `checkpoint`). Also an address, hf://OWNER/NAME[@REVISION] or zoo:NAME.
         warn: called with a message for each damaged checkpoint that is skipped.
     Raises:
         CheckpointError: a file is missing, damaged, or of an unknown kind; names it.

@@ -1,0 +1,1 @@
+"""The zoo: trained models that come with the project."""
