@@ -102,6 +102,17 @@ def test_known_numbers_of_solutions():
     assert count_solutions(fewer, limit=7) == 7
 
 
+def test_counting_without_the_compiler_finds_the_same():
+    fewer = parse_puzzle(SEVENTEEN_CLUES)
+    fewer[0, 7] = 0
+    contradiction = parse_puzzle(EASY)
+    contradiction[0, 2] = 1  # Another digit than the solution's 4.
+    for question in (parse_puzzle(EASY), parse_puzzle(HARD), fewer, contradiction):
+        assert rules.count_plainly(question) == count_solutions(question)
+    assert rules.count_plainly(np.zeros((4, 4), dtype=np.int8), limit=1000) == 288
+    assert rules.count_plainly(parse_puzzle(HARD), most_steps=100) is None
+
+
 def test_without_a_folder_for_its_cache_the_compiler_goes_without(monkeypatch: pytest.MonkeyPatch):
     calls = []
 
