@@ -51,8 +51,8 @@ class Start(NamedTuple):
 
 
 @preempt_on_sigterm()
-def main(overrides: list[str]) -> None:
-    """Check everything that needs no torch, then train."""
+def main(overrides: list[str]) -> Path:
+    """Check everything that needs no torch, then train. Return the run's folder."""
     config = load_config(TrainConfig, "cfg_pretrain", overrides)
     config.check_world_size(env_world_size())
     config.check_restarts(env_max_restarts())
@@ -77,11 +77,11 @@ def main(overrides: list[str]) -> None:
             if found is None and config.load_checkpoint is not None:
                 weights = find_start_weights(Path(config.load_checkpoint), warn)
                 start = start._replace(weights=weights)
-        train(start)
+        return train(start)
 
 
-def train(start: Start) -> None:
-    """Load torch, send the findings of rank 0 to all ranks, and train."""
+def train(start: Start) -> Path:
+    """Load torch, send the findings of rank 0 to all ranks, and train. Return the run's folder."""
     with delay_sigterm():  # An exception amid this import would abort the process.
         import torch  # noqa: F401
 
@@ -102,6 +102,7 @@ def train(start: Start) -> None:
         checkpoint = run_folder.agree_on_checkpoint(start.checkpoint, ranks)
         require_same_data(start.fingerprint, ranks)
         fit(start._replace(config=config, checkpoint=checkpoint, weights=weights), arch, ranks)
+    return Path(str(config.checkpoint_path))
 
 
 def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:

@@ -298,6 +298,11 @@ def _summary(options: Namespace, counts: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def make(arguments: Sequence[str]) -> str:
+    """Build with this command line and return a summary; raise what `build` raises."""
+    return build(parse_options(arguments))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and build; return the exit code."""
     options = parse_options(arguments)

@@ -118,7 +118,7 @@ class MazeBuild(PuzzleBuild):
         return inputs, labels, fields
 
 
-main = MazeBuild.main
+main, make = MazeBuild.main, MazeBuild.make
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -134,7 +134,7 @@ def _digits(texts: list[str], size: int) -> np.ndarray:
     return table[characters].reshape(-1, size * size)
 
 
-main = SudokuBuild.main
+main, make = SudokuBuild.main, SudokuBuild.make
 
 if __name__ == "__main__":
     sys.exit(main())

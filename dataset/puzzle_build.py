@@ -123,6 +123,11 @@ class PuzzleBuild(ABC):
         return run_tool(cls.parse(arguments).build)
 
     @classmethod
+    def make(cls, arguments: Sequence[str]) -> str:
+        """Build with this command line and return a summary; raise what `build` raises."""
+        return cls.parse(arguments).build()
+
+    @classmethod
     def parse(cls, arguments: Sequence[str] | None = None) -> Self:
         """Parse and check the command line; for a mistake, print one line and exit with code 2."""
         description = f"Build a {cls.kind} data set. Test puzzles are never augmented."

@@ -106,36 +106,62 @@ def reason(
             not read. None: one chain.
         watch: called after each ACT step of each chain.
     """
-    model.eval()
     settings = settings or ThinkingSettings()
     size = max(1, _BATCH_SIZE // settings.chains[0])
-
-    def on_device(arrays: dict[str, np.ndarray]) -> Examples:
-        return {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
-
     for first_row in range(0, len(puzzles), size):
-        some = puzzles[first_row : first_row + size]
-        inputs = np.stack([puzzle.tokens for puzzle in some])
-        ids = np.array([puzzle.identifier for puzzle in some], np.int32)
-        views, chains = views_for(settings, some[0].kind, len(some[0].question)), []
-        rows = first_row + np.arange(len(some))
-        seen = seen_by_chains(views, settings.seed, rows, settings.chains[0])
-        for number, own in enumerate(seen):
-            arrays = {"inputs": own.boards(inputs).astype(np.int32), "puzzle_identifiers": ids}
-            steps = chain_steps(model, model, arrays, settings, number, first_row, on_device)
-            chains.append(_read(model, steps, own, number, watch))
+        some, chains = puzzles[first_row : first_row + size], []
+        for number, steps in enumerate(_chains(model, some, device, settings, first_row)):
+            read = []
+            for step, one in enumerate(steps, start=1):
+                read.append(one)
+                if watch is not None:
+                    watch(_answers(number, step, one))
+            chains.append({name: np.stack([one[name] for one in read], 1) for name in read[0]})
         results = {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
         yield from _chosen(model, some, results, settings)
 
 
-def _read(
-    model: ACTLossHead, steps: Iterable[Step], seen: Seen, number: int, watch: Watch | None
-) -> dict[str, np.ndarray]:
-    """Read a chain's answers to N puzzles, [N, steps, ...] by name: fields of `Reasoning`, the
-    `tokens` [N, steps, S], `q_halt_logits`, and `residual`. Views are turned back.
+@torch.no_grad()
+def step_by_step(
+    model: ACTLossHead, puzzle: Puzzle, device: torch.device, settings: ThinkingSettings
+) -> Iterator[StepAnswers]:
+    """Yield a model's answer to one puzzle after each ACT step of the first chain. A step is
+    computed when it is asked for.
     """
-    act, read = model.model, []
-    for step, (before, carry) in enumerate(steps, start=1):
+    for step, one in enumerate(next(_chains(model, [puzzle], device, settings, 0)), start=1):
+        yield _answers(0, step, one)
+
+
+def _chains(
+    model: ACTLossHead,
+    puzzles: Sequence[Puzzle],
+    device: torch.device,
+    settings: ThinkingSettings,
+    first_row: int,
+) -> Iterator[Iterator[dict[str, np.ndarray]]]:
+    """Yield the steps of each chain, see `_read`; `first_row` is the number of the first puzzle."""
+
+    def on_device(arrays: dict[str, np.ndarray]) -> Examples:
+        return {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
+
+    model.eval()
+    inputs = np.stack([puzzle.tokens for puzzle in puzzles])
+    ids = np.array([puzzle.identifier for puzzle in puzzles], np.int32)
+    views = views_for(settings, puzzles[0].kind, len(puzzles[0].question))
+    rows = first_row + np.arange(len(puzzles))
+    seen = seen_by_chains(views, settings.seed, rows, settings.chains[0])
+    for number, own in enumerate(seen):
+        arrays = {"inputs": own.boards(inputs).astype(np.int32), "puzzle_identifiers": ids}
+        steps = chain_steps(model, model, arrays, settings, number, first_row, on_device)
+        yield _read(model, steps, own)
+
+
+def _read(model: ACTLossHead, steps: Iterable[Step], seen: Seen) -> Iterator[dict[str, np.ndarray]]:
+    """Yield a chain's answers to N puzzles after each step, [N, ...] by name: fields of
+    `Reasoning`, the `tokens` [N, S], `q_halt_logits`, and `residual`. Views are turned back.
+    """
+    act = model.model
+    for before, carry in steps:
         given = act.inner.read(act.answer_of(carry), carry.examples)
         best = given["logits"].argmax(-1, keepdim=True)
         certainty = model.log_probs(given["logits"]).gather(-1, best).exp()
@@ -149,11 +175,11 @@ def _read(
         of_step = {name: value.cpu().numpy() for name, value in one.items()}
         of_step["tokens"] = seen.tokens(best.squeeze(-1).cpu().numpy().astype(np.uint8))
         of_step["certainty"] = seen.values(certainty.squeeze(-1).float().cpu().numpy())
-        read.append(of_step)
-        if watch is not None:
-            names = ("tokens", "certainty", "q_halt")
-            watch(StepAnswers(number, step, *(of_step[name] for name in names)))
-    return {name: np.stack([one[name] for one in read], 1) for name in read[0]}
+        yield of_step
+
+
+def _answers(chain: int, step: int, read: dict[str, np.ndarray]) -> StepAnswers:
+    return StepAnswers(chain, step, read["tokens"], read["certainty"], read["q_halt"])
 
 
 def _chosen(

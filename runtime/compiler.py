@@ -1,7 +1,6 @@
 """Choose whether to compile a model and where to keep the code. Each entry point does this once."""
 
 import contextlib
-import functools
 import hashlib
 import importlib
 import os
@@ -133,9 +132,8 @@ def _compiler_serves_this_cpu() -> bool:
     return bool(pick_vec_isa())
 
 
-@functools.cache
 def prepare_compiler() -> None:
-    """Set the options and the code folder of torch's compiler; call it before the first use."""
+    """Set the options and the code folder of torch's compiler; call it before each use."""
     # The folder first, because the imports below read it.
     if FOLDER_VARIABLE not in os.environ and (folder := code_folder()) is not None:
         os.environ[FOLDER_VARIABLE] = str(folder)

@@ -3,6 +3,7 @@
 import ctypes
 import itertools
 import os
+import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,3 +98,29 @@ def require_deterministic_algorithms() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS needs this.
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[assignment]
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Restore after the block what a run changes in its process: environment variables, random
+    states, torch's threads, denormal numbers and deterministic algorithms. Signal handlers and
+    Hydra's state are restored where they are changed; the allocator stays tuned.
+    """
+    variables, state, threads = dict(os.environ), random.getstate(), torch.get_num_threads()
+    exact = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    flushed = sys.float_info.min / 2 == 0
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    random.seed()  # Random names of runs must differ, even if the caller's state is seeded.
+    try:
+        with torch.random.fork_rng(gpus):
+            yield
+    finally:
+        os.environ.clear()
+        os.environ.update(variables)
+        random.setstate(state)
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(flushed)
+        torch.use_deterministic_algorithms(exact, warn_only=warn_only)
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[assignment]

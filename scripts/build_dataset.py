@@ -19,14 +19,15 @@ class BuildConfig(PluginSettings):
     data: DataConfig | None = None
 
 
-def main(overrides: list[str]) -> None:
-    """Compose and validate the settings, then build."""
+def main(overrides: list[str]) -> Path:
+    """Compose and validate the settings, then build. Return the data set's folder."""
     data = load_config(BuildConfig, "cfg_build", overrides).data
     if data is None:
         raise ConfigError("set data=NAME; --help lists the names")
     if data.builder is None:
         raise ConfigError(f"data={data.name} has no builder; build it with: {data.how_to_build}")
     BUILDERS.load(data.builder.name)(data.builder, Path(data.path))
+    return Path(data.path)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
 from dataset.kinds.base import Kind, Puzzle
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from apps.lattice.search import Round, SearchResult
+    from evaluation.solve import Reasoning
     from models.act import ACTLossHead
 
 
@@ -108,6 +110,15 @@ def search_for(
         search = Search(model, model.eval(), arch, ranks, settings, seed)
         (found,) = search([(row, puzzle.tokens)], note)
     return found, rounds
+
+
+def verdict_on_steps(found: "Reasoning") -> tuple[str, bool | None]:
+    """Return one line on an answer, Q and the chains that agree, and whether it is right."""
+    (solved, words), q = found.judge(), float(found.q_halt[-1])
+    parts = [f"answer: {words}", "" if isnan(q) else f"Q confidence: {q:.1%}"]
+    if found.num_chains > 1:
+        parts.append(f"{found.num_agreeing} of {found.num_chains} chains agree")
+    return "; ".join(filter(None, parts)), solved
 
 
 def verdict_of(puzzle: Puzzle, found: "SearchResult", num_chains: int) -> tuple[str, bool]:

@@ -55,19 +55,33 @@ class Frame:
 
 def frames_of_steps(reasoning: Reasoning) -> list[Frame]:
     """Return a frame of the puzzle, then one for each ACT step."""
-    puzzle = reasoning.puzzle
-    num_steps, q_halt = len(reasoning.answers), reasoning.q_halt.tolist()
-    frames = [Frame(asked(puzzle), "the puzzle", [], [], num_steps)]
-    for step, answer in enumerate(reasoning.answers):
+    frames = [frame_of_puzzle(reasoning.puzzle, len(reasoning.answers))]
+    for step, (answer, q) in enumerate(zip(reasoning.answers, reasoning.q_halt, strict=True)):
         certainty = None if reasoning.certainty is None else reasoning.certainty[step]
-        board = board_of_step(puzzle, frames[-1].board.answer, answer, certainty)
-        changed = 0 if board.changed is None else int(board.changed.sum())
-        words = [f"{many(changed, 'cell')} changed", reasoning.judge(step).words]
-        q = [] if np.isnan(q_halt[step]) else q_halt[: step + 1]
-        if q:
-            words[0] += f"; Q: {q[-1]:.1%} sure that all is right"
-        frames.append(Frame(board, f"ACT step {step + 1} of {num_steps}", words, q, num_steps))
+        frames.append(frame_of_step(frames[-1], step + 1, answer, certainty, float(q)))
     return frames
+
+
+def frame_of_puzzle(puzzle: Puzzle, num_steps: int = 0) -> Frame:
+    """Return the frame of an unanswered puzzle, before `num_steps` ACT steps."""
+    return Frame(asked(puzzle), "the puzzle", [], [], num_steps)
+
+
+def frame_of_step(
+    before: Frame, step: int, answer: np.ndarray, certainty: np.ndarray | None, q: float
+) -> Frame:
+    """Return the frame of ACT step `step`, from 1; `before` is the one before it. `q` is Q after
+    the step, NaN without Q.
+    """
+    puzzle, num_steps = before.board.puzzle, before.num_steps
+    board = board_of_step(puzzle, before.board.answer, answer, certainty)
+    changed = 0 if board.changed is None else int(board.changed.sum())
+    verdict = puzzle.kind.judge(puzzle.question, answer, puzzle.target).words
+    words, all_q = [f"{many(changed, 'cell')} changed", verdict], before.q
+    if not np.isnan(q):
+        words[0] += f"; Q: {q:.1%} sure that all is right"
+        all_q = [*before.q, q]
+    return Frame(board, f"ACT step {step} of {num_steps}", words, all_q, num_steps)
 
 
 def frames_of_rounds(puzzle: Puzzle, rounds: Sequence[Round], found: SearchResult) -> list[Frame]:
@@ -75,7 +89,7 @@ def frames_of_rounds(puzzle: Puzzle, rounds: Sequence[Round], found: SearchResul
     answered, of the first chain.
     """
     chain = found.chain or 0
-    frames = [Frame(asked(puzzle), "the puzzle", [])]
+    frames = [frame_of_puzzle(puzzle)]
     narrated = describe_rounds(rounds, chain)
     for number, (one, words) in enumerate(zip(rounds, narrated, strict=False), start=1):
         before, after = one.before[chain], one.after[chain]

@@ -1,6 +1,7 @@
 """The registries of kinds of puzzles, of evaluators and of builders."""
 
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -98,9 +99,8 @@ AnyBuilder = Annotated[BuilderConfig, BUILDERS]
 
 
 def _run_builder(config: FlagsConfig, folder: Path) -> None:
-    main = imported(f"dataset.build_{config.name}_dataset", "main")()
-    if code := main([*shlex.split(config.flags), "--output-dir", str(folder)]):
-        raise SystemExit(code)
+    make = imported(f"dataset.build_{config.name}_dataset", "make")()
+    sys.stdout.write(make([*shlex.split(config.flags), "--output-dir", str(folder)]))
 
 
 for _name in ("sudoku", "maze", "arc"):

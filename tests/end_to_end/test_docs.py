@@ -186,8 +186,12 @@ def test_the_examples_of_python_run(
     names: dict[str, Any] = {}
     for block in blocks("docs/python.md", "python"):
         exec(block, names)
-    assert names["result"].answer.shape == (9, 9)
-    assert re.search(r"all \(100, 81\) 2$", capsys.readouterr().out)
+    assert names["answer"].grid.shape == (9, 9)
+    assert names["small"].trained.step == 10
+    assert (tmp_path / "thinking.gif").exists()
+    out = capsys.readouterr().out
+    assert "puzzle 1 False\n" in out
+    assert out.endswith("all torch.Size([100, 81, 11]) 2\n")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import evaluate
+import recursive_reasoning as rr
 from apps.reports import solving as solve
 from runtime.errors import ConfigError
 
@@ -87,6 +88,18 @@ def test_what_a_chain_did_is_told(lattice_run: Path, capsys: Any) -> None:
     solve.main([*command, f"puzzle={'.' * 16}"])
     assert "this puzzle has several solutions" in capsys.readouterr().out
     solve.main([*command, "puzzle=1...2..........3"])
+    told = capsys.readouterr().out
+    model = rr.load(lattice_run, device="cpu")
+    answer = model.solve("1...2..........3", search={"rounds": 30})
+    assert str(answer).removesuffix(answer.note) in told
+    steps = list(model.think("1...2..........3", search={"rounds": 30}))
+    assert [step.step for step in steps] == [*range(1, told.count("\nround ") + 1)]
+    for step, frame in zip(steps, answer.frames[1:], strict=True):
+        assert (step.confidence, step.q) == (None, None)
+        assert step.candidates is not None
+        assert (step.candidates == frame.board.candidates).all()
+    with pytest.raises(ConfigError, match="unknown setting search.chain=2; did you mean search.ch"):
+        model.solve("." * 16, search={"chain": 2})
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+import recursive_reasoning as rr
 from apps.reports import solving as solve
 from dataset.build_arc_dataset import main as build_arc
 from dataset.build_maze_dataset import main as build_mazes
@@ -71,6 +72,11 @@ def test_arc_tasks_are_known_by_their_name(
     solve.main([*asked_for, f"file={path}"])
     out = capsys.readouterr().out
     assert "right answer" in out
+    model = rr.load(arc_run.partition("=")[2], device="cpu")
+    (puzzle,) = model.puzzles(file=path)
+    answer = model.solve(puzzle)
+    assert str(answer).partition("\nanswer: ")[0] in out
+    assert set(answer.text) <= {*"0123456789.\n"}
     assert out.splitlines()[-1] in ("solved: 0 of 1", "solved: 1 of 1")
     unknown = tmp_path / "other.json"
     unknown.write_text(path.read_text())

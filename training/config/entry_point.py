@@ -23,7 +23,7 @@ from training.config.source import CONFIG_DIR, source_of
 def run_entry_point(
     schema: type[Schema],
     config_name: str,
-    main: Callable[[list[str]], None],
+    main: Callable[[list[str]], object],
     usage: str,
     sweep: Callable[[], Any] | None = None,
     own_settings: Container[str] = (),

@@ -4,7 +4,7 @@ import argparse
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +98,10 @@ class Source:
             yield entry, choice
 
     def compose(self, lines: Sequence[str], **options: bool) -> DictConfig:
-        """Check the user's files, then compose with Hydra."""
-        GlobalHydra.instance().clear()
+        """Check the user's files, then compose with Hydra. Leave Hydra's own state as it was."""
         begun = f"{self.config_name}.yaml"
         home, *others = sorted(self.folders, key=lambda folder: not (folder / begun).is_file())
-        with initialize_config_dir(str(home), version_base="1.3"):
+        with _cleared_hydra(), initialize_config_dir(str(home), version_base="1.3"):
             for other in others:
                 lines = [f"hydra.searchpath=[{quoted_value(f'file://{other}')}]", *lines]
                 self._require_harmless(lines)
@@ -124,6 +123,16 @@ class Source:
                 if places and not name.startswith(HYDRA_GROUPS):
                     where = "on the command line or in the file of --config-name"
                     raise ConfigError(f"{file}: {places[0]} comes too late here: set it {where}")
+
+
+@contextmanager
+def _cleared_hydra() -> Iterator[None]:
+    """Clear Hydra's global state in the block, and restore it afterwards."""
+    before, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = before
 
 
 def source_of(config_name: str, args: argparse.Namespace) -> Source:

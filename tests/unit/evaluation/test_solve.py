@@ -13,7 +13,7 @@ from dataset.sudoku.rules import BOX_SHAPES
 from dataset.sudoku.symmetries import SudokuSymmetries
 from evaluation import chains
 from evaluation.config import ThinkingSettings
-from evaluation.solve import Reasoning, StepAnswers, reason
+from evaluation.solve import Reasoning, StepAnswers, reason, step_by_step
 from evaluation.views import draw_views, views_for
 from models.act import ACTLossHead
 from models.config import DataFacts
@@ -110,6 +110,22 @@ def test_who_watches_sees_each_step_of_each_chain(make_model: Make) -> None:
         assert one.q_halt[0] == pytest.approx(found.q_halt[step], abs=1e-6)
     (alone,) = reason(model, [PUZZLE], CPU, settings=settings)
     assert np.array_equal(alone.answers, found.answers)
+
+
+def test_a_step_is_computed_when_it_is_asked_for(
+    make_model: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, calls = make_model(FACTS, halt_max_steps=3), list[int]()
+    forward = model.forward
+    monkeypatch.setattr(model, "forward", lambda *a, **k: (calls.append(1), forward(*a, **k))[1])
+    steps = step_by_step(model, PUZZLE, CPU, ThinkingSettings())
+    assert calls == []
+    first = next(steps)
+    assert len(calls) == 1
+    (found,) = reason(model, [PUZZLE], CPU)
+    for number, one in enumerate([first, *steps]):
+        assert (one.chain, one.step) == (0, number + 1)
+        assert np.array_equal(SUDOKU.to_grid(one.tokens[0]), found.answers[number])
 
 
 def test_certainty_is_that_of_the_cells_in_any_view(make_model: Make) -> None:

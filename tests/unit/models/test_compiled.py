@@ -9,7 +9,6 @@ import torch
 from torch._dynamo.utils import counters
 
 from models.registry import arch_on_device, compiled_forward
-from runtime import compiler
 from runtime.schema import Schema
 from tests.unit.models import tiny
 
@@ -29,7 +28,6 @@ def without_cpp(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     yield
     torch.compiler.reset()
-    compiler.prepare_compiler.cache_clear()
 
 
 def num_graphs() -> int:
