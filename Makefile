@@ -22,7 +22,7 @@ REHEARSED_RUN = $(TRAIN) experiment=hrm_sudoku_extreme_1k_laptop checkpoint_path
 	arch.num_heads=2 evaluators=[]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-extreme demo-arc pictures test test-slow chaos chaos-quick check format config bench weight gpu gpu-tests gpu-compiled gpu-eager gpu-train gpu-rehearsal clean
+.PHONY: help setup demo demo-extreme demo-arc pictures test test-slow chaos chaos-quick check check-style check-types check-shell check-forms wheel release format config bench weight gpu gpu-tests gpu-compiled gpu-eager gpu-train gpu-rehearsal clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,15 +68,47 @@ chaos-quick: $(READY) ## Run the reliability tests and write their table to docs
 chaos: $(READY) ## Run the long form of the reliability tests: 3,000 kills, about 45 minutes
 	CHAOS_FORM=long $(PYTEST) --dist worksteal -m chaos tests/chaos
 
-check: $(READY) ## Check format, lint, types and shell scripts
+check: check-style check-types check-shell check-forms ## Check format, lint, types, shell scripts, and .github/
+
+check-style: $(READY)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
+
+check-types: $(READY)
 	$(PY) -m pyright
+
+check-shell: $(READY)
 	$(VENV)/bin/shellcheck -x scripts/*.sh .ci/run
+
+# The schemas are in the package: this needs no network.
+FORM = $(VENV)/bin/check-jsonschema --quiet --builtin-schema
+check-forms: $(READY)
+	$(FORM) vendor.github-workflows .github/workflows/*.yml
+	$(FORM) vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(FORM) vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(FORM) vendor.dependabot .github/dependabot.yml
+	$(FORM) vendor.citation-file-format CITATION.cff
+	$(VENV)/bin/pre-commit validate-config .pre-commit-config.yaml
 
 format: $(READY) ## Format the code and fix what ruff can fix
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+wheel: $(READY) ## Build wheel and sdist in build/dist; in an empty environment the wheel must solve a puzzle
+	rm -rf build/dist build/empty
+	$(PY) -m build --outdir build/dist
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/pip install --quiet --disable-pip-version-check -c constraints.txt build/dist/*.whl
+	cd build/empty && bin/recursive-reasoning solve \
+		puzzle=53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
+
+release: wheel docs ## Collect wheel, sdist, zoo and browser page in build/release; TAG=v1.2.3 must be this version
+	@[ -z "$$TAG" ] || [ "$$TAG" = "v$$($(PY) -c 'import importlib.metadata as m; print(m.version("recursive-reasoning"))')" ] \
+		|| { echo "the tag $$TAG is not the version in pyproject.toml" >&2; exit 2; }
+	rm -rf build/release && mkdir build/release
+	cp build/dist/* build/release
+	tar -czf build/release/zoo.tar.gz zoo
+	tar -czf build/release/try.tar.gz -C build/site try
 
 config: $(READY) ## Update config/ with the settings, defaults and descriptions of the schemas
 	$(PY) -m scripts.write_config

@@ -15,6 +15,7 @@ from dataset import build_maze_dataset, build_sudoku_dataset
 ROOT = Path(__file__).resolve().parents[2]
 MANUAL = ["README.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]
 LOG = [f"docs/log/{path.name}" for path in ROOT.glob("docs/log/*.md")]
+PUBLIC = ["CONTRIBUTING.md", "SECURITY.md"]
 EXTENDING = ["docs/extending.md", "docs/extending_models.md", "docs/extending_data.md"]
 
 
@@ -55,7 +56,7 @@ def test_every_file_of_config_is_in_its_index() -> None:
     assert {path.name for path in files if len(path.parts) == 1} <= named
 
 
-@pytest.mark.parametrize("page", [*MANUAL, *LOG, "CHANGELOG.md", "config/README.md"])
+@pytest.mark.parametrize("page", [*MANUAL, *LOG, *PUBLIC, "CHANGELOG.md", "config/README.md"])
 def test_links_lead_somewhere(page: str) -> None:
     for link in re.findall(r"\]\(([^)]+)\)", text_of(page)):
         if link.startswith("http"):
@@ -69,7 +70,7 @@ def test_links_lead_somewhere(page: str) -> None:
         assert not anchor or anchor in names, link
 
 
-@pytest.mark.parametrize("page", [*MANUAL, "CHANGELOG.md"])
+@pytest.mark.parametrize("page", [*MANUAL, *PUBLIC, "CHANGELOG.md"])
 def test_files_and_choices_that_are_named_exist(page: str) -> None:
     text = "".join(map(text_of, EXTENDING)) if page in EXTENDING else text_of(page)
     named = re.findall(r"\b(?:python|sbatch) (?:PROJECT/)?((?:\w+/)*\w+\.(?:py|sh))", text)
