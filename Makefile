@@ -22,7 +22,7 @@ REHEARSED_RUN = $(TRAIN) experiment=hrm_sudoku_extreme_1k_laptop checkpoint_path
 	arch.num_heads=2 evaluators=[]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-extreme demo-arc pictures test test-slow chaos chaos-quick check check-style check-types check-shell check-forms wheel release format config bench weight gpu gpu-tests gpu-compiled gpu-eager gpu-train gpu-rehearsal clean
+.PHONY: help setup demo demo-extreme demo-arc pictures notebook test test-slow chaos chaos-quick check check-style check-types check-shell check-forms wheel release format config bench weight gpu gpu-tests gpu-compiled gpu-eager gpu-train gpu-rehearsal clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ pictures: $(READY) ## Make the docs' pictures, except the viewer's, from the run
 	$(PY) -m scripts.report checkpoints/sudoku-demo
 	chromium --headless --no-sandbox --hide-scrollbars --window-size=1200,1150 --virtual-time-budget=20000 \
 		--screenshot=docs/pictures/report.png "file://$(CURDIR)/checkpoints/sudoku-demo/report.html"
+
+notebook: $(READY) ## Run examples/quickstart.ipynb again and store its outputs
+	cd examples && ../$(VENV)/bin/jupyter execute --inplace quickstart.ipynb
 
 test: $(READY) ## Run the quick tests: a few minutes on 2 cores
 	$(PYTEST)
