@@ -108,6 +108,7 @@ wheel: $(READY) ## Build wheel and sdist in build/dist; in an empty environment 
 release: wheel docs ## Collect wheel, sdist, zoo and browser page in build/release; TAG=v1.2.3 must be this version
 	@[ -z "$$TAG" ] || [ "$$TAG" = "v$$($(PY) -c 'import importlib.metadata as m; print(m.version("recursive-reasoning"))')" ] \
 		|| { echo "the tag $$TAG is not the version in pyproject.toml" >&2; exit 2; }
+	@[ -f build/site/try/models.json ] || { echo "the site has no page Try it: make docs says why" >&2; exit 2; }
 	rm -rf build/release && mkdir build/release
 	cp build/dist/* build/release
 	tar -czf build/release/zoo.tar.gz zoo
