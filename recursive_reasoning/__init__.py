@@ -2,7 +2,7 @@
 
     import recursive_reasoning as rr
 
-    rr.load("checkpoints/sudoku-demo").solve("86.4.9.5..45.......1..5....5....1.4...489.736.9...")
+    rr.load("zoo:sudoku-search").solve("53..7....6..195....98....6.8...6...34..8.3..17...2...")
 
 Importing this package loads no torch. Errors are those of the command line, as exceptions.
 """

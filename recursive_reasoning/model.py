@@ -36,7 +36,7 @@ def load(path: str | Path, device: str = "auto", plugins: Sequence[str] = ()) ->
     """Find a trained model and check it; its first puzzle loads torch and the weights.
 
     Args:
-        path: what `checkpoint=` takes: a run's folder, a checkpoint, a published file, hf://...
+        path: what `checkpoint=` takes: zoo:NAME, a run's folder, a checkpoint, hf://OWNER/NAME, ...
         device: auto, cpu or cuda.
         plugins: your modules that register parts of the model.
     Raises:
