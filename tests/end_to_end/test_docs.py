@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dataset import build_maze_dataset, build_sudoku_dataset
+from dataset import build_maze_dataset
 
 ROOT = Path(__file__).resolve().parents[2]
 MANUAL = ["README.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]

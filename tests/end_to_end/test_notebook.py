@@ -1,4 +1,4 @@
-"""examples/quickstart.ipynb runs from its first cell to its last, and is stored with its outputs."""
+"""examples/quickstart.ipynb runs, and is stored with its outputs."""
 
 from pathlib import Path
 from typing import Any
