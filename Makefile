@@ -10,6 +10,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(WORKER
 
 # On a machine with a GPU: `make gpu PY=python3` uses this Python instead of .venv, and WHEELS=FOLDER installs
 # missing packages from wheels, without a network.
+MODELS ?= $(patsubst zoo/%/MANIFEST.json,zoo:%,$(wildcard zoo/sudoku*/MANIFEST.json))
 MINUTES ?= 9
 GPU_READY := $(if $(filter $(VENV)/%,$(PY)),$(READY))
 GPU_WHEELS = $(if $(WHEELS),@$(PY) -m pip install --quiet --no-index --no-deps --upgrade --target gpu/wheels $(WHEELS)/*.whl)
@@ -22,7 +23,7 @@ REHEARSED_RUN = $(TRAIN) experiment=hrm_sudoku_extreme_1k_laptop checkpoint_path
 	arch.num_heads=2 evaluators=[]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-extreme demo-arc pictures notebook test test-slow chaos chaos-quick check check-style check-types check-shell check-forms wheel release format config bench weight gpu gpu-tests gpu-compiled gpu-eager gpu-train gpu-rehearsal clean
+.PHONY: help setup demo demo-extreme demo-arc pictures notebook test test-slow chaos chaos-quick check check-style check-types check-shell check-forms wheel release format docs config bench weight gpu gpu-tests gpu-compiled gpu-eager gpu-train gpu-rehearsal clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +97,14 @@ check-forms: $(READY)
 format: $(READY) ## Format the code and fix what ruff can fix
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+docs: $(READY) ## Build the site from docs/ into build/site; MODELS are the checkpoints of its page "Try it"
+	@mkdir -p build/models
+	@for model in $(MODELS); do file=build/models/$${model##*[:/]}.onnx; \
+		[ "$$file" -nt "zoo/$${model#zoo:}/model.safetensors" ] || \
+		$(PY) -m scripts.export "$$model" "$$file" --single-step || exit 1; done
+	@npm install --prefix examples/browser --no-audit --no-fund >/dev/null 2>&1 || true
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -f apps/site/mkdocs.yml
 
 wheel: $(READY) ## Build wheel and sdist in build/dist; in an empty environment the wheel must solve a puzzle
 	rm -rf build/dist build/empty

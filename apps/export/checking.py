@@ -72,38 +72,54 @@ def read_sample(trained: TrainedModel, folder: str | None) -> Sample:
     return Sample(f"{SAMPLE_SIZE} test puzzles of {', '.join(folders)}", facts, arrays)
 
 
-def opened(path: Path) -> Run:
-    """Open a file in ONNX Runtime, with as many threads as torch has."""
+def opened(path: Path, step: ExportedStep | None = None) -> Run:
+    """Open a file in ONNX Runtime, with as many threads as torch has.
+
+    Args:
+        step: the step that the file makes; None: the file is a recurrence.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     takes = [value.name for value in session.get_inputs()]
     gives = [value.name for value in session.get_outputs()]
 
-    def run(given: Arrays, num_steps: int) -> Arrays:
-        given = given | {"num_steps": np.array(num_steps)}
+    def once(given: Arrays) -> Arrays:
         values: Any = session.run(gives, {name: given[name] for name in takes})
-        outputs = dict(zip(gives, values, strict=True))
+        return dict(zip(gives, values, strict=True))
+
+    def run(given: Arrays, num_steps: int) -> Arrays:
+        outputs = once(given | {"num_steps": np.array(num_steps)})
         return outputs | {"answers": outputs["answers"][-1]}
 
-    return run
+    return run if step is None else _repeated(step, once)
 
 
 def in_torch(step: ExportedStep) -> Run:
     """Return a function that makes the same steps in PyTorch."""
 
     @torch.no_grad()
+    def once(given: Arrays) -> Arrays:
+        outputs = step({name: torch.from_numpy(value) for name, value in given.items()})
+        return {name: value.numpy() for name, value in outputs.items()}
+
+    return _repeated(step, once)
+
+
+def _repeated(step: ExportedStep, once: Callable[[Arrays], Arrays]) -> Run:
+    """Return a function that makes several steps, each with the states of the one before."""
+
     def run(given: Arrays, num_steps: int) -> Arrays:
-        size, outputs = len(given["inputs"]), {}
-        taken = step.zeros(size)
+        size, outputs = len(given["inputs"]), Arrays()
+        taken = {name: value.numpy() for name, value in step.zeros(size).items()}
         for name in taken.keys() & given:
-            taken[name] = torch.from_numpy(given[name]).to(taken[name].dtype)
+            taken[name] = given[name].astype(taken[name].dtype)
         for number in range(num_steps):
             if "new" in taken:
-                taken["new"] = torch.full((size,), number == 0)
-            outputs = step(taken)
+                taken["new"] = np.full(size, number == 0)
+            outputs = once(taken)
             taken |= {name: outputs[f"next_{name}"] for name in step.states}
-        return {name: value.numpy() for name, value in outputs.items()}
+        return outputs
 
     return run
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from apps.export.step import ExportedStep
     from models.act import ACTLossHead
 
+# Settings of a lattice that a program needs for a search.
+_OF_SEARCH = ("strike_below", "contradiction_above", "guess", "guess_temperature")
 _PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 
@@ -45,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", metavar="FOLDER", help=data)
     plugins = "modules of yours that register parts of the model, as in plugins=[A,B]"
     parser.add_argument("--plugins", type=names_in, default=[], metavar="A,B", help=plugins)
+    single = "write one ACT step, with its states as inputs and outputs, not the recurrence"
+    parser.add_argument("--single-step", action="store_true", help=single)
     options = parser.parse_all(arguments)
     return run_tool(lambda: export(options))
 
@@ -78,14 +82,16 @@ def export(options: argparse.Namespace) -> str:
             for dtype in ("float32", "float64")
         )
         facts = facts_of(trained, step, sample, averaged=averaged)
-        writing.write_onnx(step, path, facts)
-        compared = checking.compare(checking.opened(path), step, exact, sample.arrays)
+        writing.write_onnx(step, path, facts, single_step=options.single_step)
+        run = checking.opened(path, step if options.single_step else None)
+        compared = checking.compare(run, step, exact, sample.arrays)
         size = sum(written.stat().st_size for written in path.parent.iterdir())
     of_table = ""
     if (table := step.act.inner.puzzle_emb) is not None and table.weights.nbytes > 1e6:
         of_table = f", {table.weights.nbytes / 1e6:,.2f} of them the puzzle embedding"
+    written = "a single step" if options.single_step else "the recurrence"
     return (
-        f"{output}: the recurrence of arch={facts['arch']}, {size / 1e6:,.2f} MB{of_table}\n"
+        f"{output}: {written} of arch={facts['arch']}, {size / 1e6:,.2f} MB{of_table}\n"
         f"checked with {sample.source}, one alone and three at once\n\n{compared}"
     )
 
@@ -157,4 +163,7 @@ def facts_of(
     }
     if step.starts is not None:
         facts |= step.starts.exported_facts
+    if "candidates" in step.states:
+        arch = trained.run.arch.model_dump()
+        facts |= {name: arch[name] for name in _OF_SEARCH}
     return {name: str(value) for name, value in facts.items()}

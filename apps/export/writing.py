@@ -30,12 +30,16 @@ _OF_EACH_STEP = ("answers", "q_halt")
 Shapes = tuple[dict[str, dict[int, Dim]]]
 
 
-def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str]) -> None:
-    """Write the recurrence as ONNX. The tensors of a very large model go into NAME.data beside it.
+def write_onnx(
+    step: ExportedStep, path: Path, facts: Mapping[str, str], *, single_step: bool = False
+) -> None:
+    """Write a single step or the recurrence as ONNX. The tensors of a very large model go into
+    NAME.data beside it.
 
-    It has the inputs of a step without `new`, and int64 `num_steps`, 1 or more; the states are
-    inputs only if starts are random. `answers` [num_steps, B, S] and `q_halt` [num_steps, B] hold
-    all steps. The other outputs are of the last step; of the states only `next_candidates`.
+    A single step is as `ExportedStep` says. The recurrence has the inputs of a step without `new`,
+    and int64 `num_steps`, 1 or more; the states are inputs only if starts are random. `answers`
+    [num_steps, B, S] and `q_halt` [num_steps, B] hold all steps. The other outputs are of the last
+    step; of the states only `next_candidates`.
 
     Raises:
         ConfigError: a part of the model cannot be exported.
@@ -55,7 +59,8 @@ def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str]) -> None
     assert written is not None
     model = written.model
     ClearMetadataAndDocStringPass()(model)  # The origin of each node: half of the file.
-    _repeat(model.graph, step)
+    if not single_step:
+        _repeat(model.graph, step)
     model.metadata_props.update(facts)
     tensors = [value.const_value for value in model.graph.initializers.values()]
     size = sum(tensor.nbytes for tensor in tensors if tensor is not None)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from apps.zoo.address import SCHEME, names
-from runtime.errors import EXIT_CONFIG
+from runtime.errors import EXIT_CONFIG, CheckpointError
 from runtime.text import many, run_named
 from training.checkpoint.addresses import parse_address
 
@@ -26,9 +26,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from apps.viewer.server import Server
     from apps.viewer.shelf import find
 
-    for path in (*options.checkpoints, *(options.data or [])):
-        if not path.exists() and parse_address(path) is None:
-            return _refuse(f"{path}: no such file or folder")
+    try:
+        for path in (*options.checkpoints, *(options.data or [])):
+            if not path.exists() and parse_address(path) is None:
+                return _refuse(f"{path}: no such file or folder")
+    except CheckpointError as error:
+        return _refuse(str(error))
     checkpoints, data = options.checkpoints, options.data or [Path("data")]
     if not checkpoints:
         usual = [path for path in (Path("checkpoints"),) if path.is_dir()]

@@ -24,6 +24,17 @@ def run_on_ranks(start_ranks: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
+@pytest.fixture
+def lattice_run(tiny_settings: list[str], train: Callable[..., Any], tmp_path: Path) -> Path:
+    """A run with a model that strikes and guesses a little."""
+    tiny_settings.remove("arch.H_layers=1")
+    more = ["arch=lattice", "heads=lattice", "arch.loops=2", "arch.symmetry=digits"]
+    more += ["arch.pos_encodings=none", "arch.units=true", "arch.views=none"]
+    more += ["arch.contradiction_above=0.9", "epochs=64", "eval_interval=null"]
+    train([*tiny_settings, *more])
+    return tmp_path / "run"
+
+
 @pytest.fixture(scope="session")
 def save_run() -> Callable[..., Path]:
     """Make a run's folder with one checkpoint of random weights."""

@@ -42,7 +42,7 @@ def test_the_manual_is_short() -> None:
 def test_a_page_begins_with_an_example(page: str) -> None:
     """The example is a block of code or a picture before the first section."""
     top = text_of(page).split("\n## ")[0]
-    assert re.search(r"^(```|    |!\[)", top, re.MULTILINE)
+    assert re.search(r"^(```|    |\[?!\[)", top, re.MULTILINE)
     for line in text_of(page).splitlines():
         assert len(line) <= 120 or line.startswith(("|", "    ", "python ")), line
 

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,6 @@ from apps.reports import solving as solve
 from runtime.errors import ConfigError
 
 SEARCH = ["search.chains=3", "search.rounds=30", "search.control=4", "device=cpu", "num_threads=1"]
-
-
-@pytest.fixture
-def lattice_run(tiny_settings: list[str], train: Callable[..., Any], tmp_path: Path) -> Path:
-    """A run with a model that strikes and guesses a little."""
-    tiny_settings.remove("arch.H_layers=1")
-    more = ["arch=lattice", "heads=lattice", "arch.loops=2", "arch.symmetry=digits"]
-    more += ["arch.pos_encodings=none", "arch.units=true", "arch.views=none"]
-    more += ["arch.contradiction_above=0.9", "epochs=64", "eval_interval=null"]
-    train([*tiny_settings, *more])
-    return tmp_path / "run"
 
 
 def essence(searcher: dict[str, Any]) -> dict[str, Any]:

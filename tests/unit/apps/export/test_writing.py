@@ -63,10 +63,10 @@ def pair_of(settings: Any) -> tuple[ExportedStep, ExportedStep]:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Run]]:
     """Return a function that writes the file of a step and opens it."""
 
-    def write(step: ExportedStep) -> tuple[Path, Run]:
+    def write(step: ExportedStep, *, single_step: bool = False) -> tuple[Path, Run]:
         path = tmp_path_factory.mktemp("exported") / "out.onnx"
-        write_onnx(step, path, {"arch": "tiny"})
-        return path, opened(path)
+        write_onnx(step, path, {"arch": "tiny"}, single_step=single_step)
+        return path, opened(path, step if single_step else None)
 
     return write
 
@@ -123,6 +123,20 @@ def test_the_answer_of_each_step_is_an_output(smallest: Any) -> None:
         np.testing.assert_allclose(q_halt[number - 1], last, atol=1e-6)
     assert np.array_equal(logits, run(given, 3)["logits"])
     assert np.abs(logits - run(given, 1)["logits"]).max() > 1e-3
+
+
+def test_a_single_step_has_its_states_as_inputs_and_outputs(written: Any, smallest: Any) -> None:
+    _, recurrence, step, exact = smallest
+    path, run = written(step, single_step=True)
+    session = onnxruntime.InferenceSession(path)
+    takes = [value.name for value in session.get_inputs()]
+    gives = [value.name for value in session.get_outputs()]
+    assert takes == ["inputs", "puzzle_identifiers", "new", *step.states]
+    assert {f"next_{name}" for name in step.states} < set(gives)
+    assert_equal_tokens(compare(run, step, exact, arrays_of(4)), 1)
+    given = arrays_of(2)
+    alone, repeated = (one(given, 3)["logits"] for one in (run, recurrence))
+    np.testing.assert_allclose(alone, repeated, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -257,13 +271,13 @@ def test_a_wrong_file_is_deleted_and_the_old_one_stays(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def write(step: ExportedStep, path: Path, facts: object) -> None:
+    def write(step: ExportedStep, path: Path, facts: object, **_: object) -> None:
         path.write_text("half a file")
         if fails == "writing":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(exported, "write_onnx", write)
-    monkeypatch.setattr(checking, "opened", lambda path: wrong_file)
+    monkeypatch.setattr(checking, "opened", lambda *_: wrong_file)
     output = tmp_path / "out.onnx"
     output.write_text("before")
     assert main([*PUBLISHED, str(output)]) == code

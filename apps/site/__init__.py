@@ -1,0 +1,1 @@
+"""The site of `make docs`, and the page "Try it" on it."""
