@@ -1,7 +1,7 @@
 import {boxOf, clashes, parse, sideOf, solve, unitsOf} from "./rules.js";
 import {improve, search} from "./think.js";
 
-const PAUSE = 350;  // Milliseconds between two steps while playing; less if many are waiting.
+const PAUSE = 250;  // Milliseconds between two steps while playing; less if many are waiting.
 const EXAMPLES = {
   "4 x 4": "..4...312.1..4..", "6 x 6": "1...32..5.1...3.......654....1...6..",
   easy: "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79",
@@ -19,12 +19,12 @@ let cells = [], clues = [], solution = null, model = null, models = [];
 let thoughts = [], shown = 0, isPlaying = false, edits = 0;  // Each edit ends a thought.
 
 function fill(puzzle) {
-  const side = sideOf(puzzle), [rows, columns] = boxOf(side), ends = k => k > 0 && k < side;
+  const side = sideOf(puzzle), [rows, columns] = boxOf(side);
   if (puzzle.length !== cells.length) {
     cells = unitsOf(side).map(([row, column], i) => {
       const [cell, input] = ["div", "input"].map(name => document.createElement(name));
-      const [right, below] = [(column + 1) % columns === 0, (row + 1) % rows === 0];
-      cell.frame = {right: right && ends(column + 1), below: below && ends(row + 1)};
+      const ends = (place, size) => (place + 1) % size === 0 && place + 1 < side;
+      cell.frame = {right: ends(column, columns), below: ends(row, rows)};
       cell.append(input, document.createElement("small"));
       const name = `row ${row + 1}, column ${column + 1}`, tabIndex = i ? -1 : 0;
       Object.assign(input, {inputMode: "numeric", autocomplete: "off", ariaLabel: name, tabIndex});
