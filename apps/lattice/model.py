@@ -123,7 +123,8 @@ class LatticeInner(Recurrence):
         self.strike_below = _logit(config.strike_below)
         self.contradiction_above = _logit(config.contradiction_above)
         self.guesses_always = config.guess == "always"
-        open_cell = torch.arange(facts.vocab_size) >= FIRST_DIGIT
+        # Not computed by torch, which loads its compiler to compute on the meta device.
+        open_cell = torch.tensor([token >= FIRST_DIGIT for token in range(facts.vocab_size)])
         self.register_buffer("open_cell", open_cell, persistent=False)
         self.add_layers(config)
 

@@ -39,4 +39,4 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     exact = [float(text) for source, text in found.items() if source.endswith('["exact_accuracy"]')]
     assert len(exact) == 2
     assert min(exact) >= 0.9
-    assert "'confidence/accuracy'" in list(found.values())[-1]
+    assert "'confidence_accuracy'" in list(found.values())[-1]
