@@ -45,7 +45,7 @@ def test_every_page_is_there_and_can_be_found(site: Path) -> None:
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
     assert {path.parent.name for path in site.glob("*/index.html")} >= {*pages, "try"}
     assert "This page was left out: " in (site / "try" / "index.html").read_text()
-    assert "Two commands" in (site / "index.html").read_text()
+    assert "Ready in a minute" in (site / "index.html").read_text()
     assert "ACTLossHead" in (site / "api" / "models.act" / "index.html").read_text()
     assert "pretrain.py" in (site / "search" / "search_index.json").read_text()
 
