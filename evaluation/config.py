@@ -253,6 +253,12 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     num_threads: Count | None = None
     """CPU threads; null: torch's choice"""
 
+    @property
+    def overrides(self) -> ArchOverrides:
+        """The settings of the model that are changed, with the number of ACT steps."""
+        steps = self.steps[0] if self.steps else None
+        return ArchOverrides(**self.arch_overrides.model_dump(), halt_max_steps=steps)
+
     @model_validator(mode="after")
     def _one_source_and_answer(self) -> "SolveConfig":
         given = [

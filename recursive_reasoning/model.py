@@ -14,7 +14,7 @@ import pretrain
 from apps.reports.asking import kind_read_by, load_for
 from apps.reports.solving import read_puzzles, require_effect
 from dataset.kinds.base import Kind, Puzzle
-from evaluation.config import ArchOverrides, EvalConfig, SolveConfig, ThinkingSettings
+from evaluation.config import EvalConfig, SolveConfig, ThinkingSettings
 from evaluation.job import prepare
 from runtime.errors import ConfigError, DatasetError
 from runtime.registry import import_plugins
@@ -169,12 +169,10 @@ class Model:
         from runtime.device import resolve_device
 
         device = torch.device(resolve_device(config.device))
-        steps = config.steps[0] if config.steps else None
-        overrides = ArchOverrides(**config.arch_overrides.model_dump(), halt_max_steps=steps)
-        needed = overrides, puzzle.kind, puzzle.question.shape, puzzle.identifier
+        needed = config.overrides, puzzle.kind, puzzle.question.shape, puzzle.identifier
         loaded_for, model = self._loaded
         if model is None or loaded_for != needed:
-            _, model = load_for([puzzle], self.trained, device, overrides)
+            _, model = load_for([puzzle], self.trained, device, config.overrides)
             self._loaded = needed, model
         config.require_model(arch, halts=model.halting_head is not None, name=name)
         return puzzle, model, device, config

@@ -80,18 +80,22 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
     trained = find_trained_model(run, lambda message: None)
     if trained.is_published:
         raise ConfigError(f"{trained.weights}: only checkpoints of runs made here can be pushed")
-    state = store.load_checkpoint(trained.weights).state
-    write_checkpoint(trained, state, folder)
-    facts = CardFacts(
-        address=f"{hub.SCHEME}{repo}",
-        license=license_id,
-        num_parameters=num_parameters(trained),
-        state=without_private_texts(state),
-        manifests={Path(name).name: found for name, found in manifests(trained).items()},
-        evaluations=evaluations_of(trained),
-    )
+    write_checkpoint(trained, folder)
+    own = {"license": license_id, "evaluations": evaluations_of(trained)}
+    facts = card_facts(trained, f"{hub.SCHEME}{repo}", **own)
     with disk_errors(folder, ConfigError):
         (folder / "README.md").write_text(card(facts))
+
+
+def card_facts(trained: TrainedModel, address: str, **more: Any) -> CardFacts:
+    """Return the facts for the card of a model; `more` are fields of `CardFacts`."""
+    return CardFacts(
+        address=address,
+        num_parameters=num_parameters(trained),
+        state=without_private_texts(store.load_checkpoint(trained.weights).state),
+        manifests={Path(name).name: found for name, found in manifests(trained).items()},
+        **more,
+    )
 
 
 def evaluations_of(trained: TrainedModel) -> dict[str, dict[str, Any]]:
@@ -100,17 +104,23 @@ def evaluations_of(trained: TrainedModel) -> dict[str, dict[str, Any]]:
     return {name: content for name, content in found.items() if content.get("step") == trained.step}
 
 
-def write_checkpoint(trained: TrainedModel, state: RunState, folder: Path) -> None:
+def write_checkpoint(trained: TrainedModel, folder: Path) -> None:
     """Write the weights as a checkpoint of ours. Runs cannot resume from it."""
     with disk_errors(folder, ConfigError):
         folder.mkdir(parents=True, exist_ok=True)
         is_empty = next(folder.iterdir(), None) is None
     if not is_empty:
         raise ConfigError(f"{folder}: is not empty; name a new or empty folder")
-    kept = {"weights_only": True, "diagnostics": None, "wandb_id": None, "mlflow_id": None}
     names = [name for name in (store.MODEL, store.EMA) if (trained.weights / name).exists()]
     copies = {name: partial(shutil.copyfile, trained.weights / name) for name in names}
-    store.save_checkpoint(folder, without_private_texts(state).model_copy(update=kept), copies)
+    store.save_checkpoint(folder, shared_state(trained), copies)
+
+
+def shared_state(trained: TrainedModel) -> RunState:
+    """Return the state to share beside a model's weights."""
+    kept = {"weights_only": True, "diagnostics": None, "wandb_id": None, "mlflow_id": None}
+    known = store.load_checkpoint(trained.weights).state
+    return without_private_texts(known).model_copy(update=kept)
 
 
 def without_private_texts(state: RunState) -> RunState:

@@ -67,14 +67,11 @@ def load_for(
 def note_on(puzzle: Puzzle) -> str:
     """Return a note if the kind's exact solver finds no solution or several; else ""."""
     if puzzle.kind is SUDOKU:
-        return {
-            0: "this puzzle has no solution",
-            1: "",
-            None: "whether this puzzle has one solution takes too long to find out",
-        }.get(
-            count_plainly(puzzle.question),
-            "this puzzle has several solutions; the model looks for one of them",
-        )
+        number = count_plainly(puzzle.question)
+        if number is None:
+            return "whether this puzzle has one solution takes too long to find out"
+        several = "this puzzle has several solutions; the model looks for one of them"
+        return ("this puzzle has no solution", "", several)[number]
     has_solver = type(puzzle.kind).solution is not Kind.solution
     if has_solver and puzzle.kind.solution(puzzle.question) is None:
         return "this puzzle has no solution"

@@ -21,7 +21,7 @@ from dataset.kinds.base import Kind, Puzzle
 from dataset.kinds.maze import MAZE
 from dataset.sources import CSV_COLUMNS
 from dataset.sudoku.rules import split_puzzles
-from evaluation.config import ArchOverrides, SolveConfig, ThinkingSettings
+from evaluation.config import SolveConfig, ThinkingSettings
 from evaluation.puzzles import identifiers_of, kind_of_data, parse_names, parse_puzzle, puzzles_of
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError, DatasetError
@@ -101,10 +101,8 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     from runtime.device import prepare_host, resolve_device
 
     device = torch.device(resolve_device(config.device))
-    steps = config.steps[0] if config.steps else None
-    overrides = ArchOverrides(**config.arch_overrides.model_dump(), halt_max_steps=steps)
     prepare_host(config.num_threads)
-    arch, model = load_for(puzzles, trained, device, overrides)
+    arch, model = load_for(puzzles, trained, device, config.overrides)
     if arch.searches:
         return print_all(config, puzzles, _searched(config, model, device, puzzles))
     halts = model.halting_head is not None
@@ -253,18 +251,17 @@ def _parsed(place: str, text: str, kind: Kind | None) -> Puzzle:
 
 def open_dataset(config: SolveConfig, trained: TrainedModel | None) -> PuzzleDataset:
     """Open the data set asked for, or else the run's."""
-    run = trained and trained.run
-    folders = (
-        [config.data_path] if config.data_path else run.data_folders(config.split) if run else []
-    )
+    run, named = None, "a model of the zoo"
+    if trained is not None:
+        run, named = trained.run, str(trained.weights)
+    folders = run.data_folders(config.split) if run else []
+    folders = [config.data_path] if config.data_path else folders
     if not folders:
-        named = trained.weights if trained else "a model of the zoo"
         raise ConfigError(f"{named} names no data set: set data_path=FOLDER")
     for folder in folders:
         require_folder(folder, run and run.data)
-    return PuzzleDataset(
-        folders, config.split, numbered_as=run.data_folders("train") if run else []
-    )
+    known = run.data_folders("train") if run else []
+    return PuzzleDataset(folders, config.split, numbered_as=known)
 
 
 def data_set_puzzles(config: SolveConfig, trained: TrainedModel | None) -> Puzzles:

@@ -34,8 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(str(error))
     checkpoints, data = options.checkpoints, options.data or [Path("data")]
     if not checkpoints:
-        usual = [path for path in (Path("checkpoints"),) if path.is_dir()]
-        checkpoints = usual + [Path(f"{SCHEME}{name}") for name in names()]
+        checkpoints = [Path(f"{SCHEME}{name}") for name in names()]
+        if (usual := Path("checkpoints")).is_dir():
+            checkpoints.insert(0, usual)
     look = partial(find, checkpoints, data)
     shelf = look()
     if not shelf.models:

@@ -9,26 +9,24 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from apps.hub.card import CardFacts, card
-from apps.hub.pushing import manifests, num_parameters, without_private_texts
+from apps.hub.card import card
+from apps.hub.pushing import card_facts, shared_state
 from apps.zoo.address import SCHEME, ZOO
 from dataset.command_line import Parser, run_tool
 from dataset.format.schema import IDENTIFIERS_NAME
-from evaluation.headline import MEASURES, Score, score_of
+from evaluation.headline import MEASURES, score_of
 from runtime.errors import ConfigError
 from runtime.schema import Schema, StrictBool
 from training.checkpoint import store
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
-
-Command = Callable[..., None]  # Runs a command of the project: a file and its arguments.
 
 
 class Recipe(Schema):
@@ -72,10 +70,18 @@ def make(name: str, recipe: Recipe) -> str:
     if recipe.generated:
         scores["generated"] = score_json(measure_generated(name, recipe, run / "zoo-generated"))
     (folder / "score.json").write_text(json.dumps(scores, indent=1) + "\n")
-    (folder / "card.md").write_text(card(card_facts(name, recipe, trained, test)))
+    facts = card_facts(
+        trained,
+        f"{SCHEME}{name}",
+        license="apache-2.0",
+        evaluations={f"evaluate.py {' '.join(recipe.measure)}": test},
+        command=f"make zoo-{name}",
+        commit=subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ZOO, text=True).strip(),
+        limits=[recipe.limits],
+    )
+    (folder / "card.md").write_text(card(facts))
     store.write_manifest(folder)
-    score = score_of(test)
-    return f"written: {folder}\n{score}\n"
+    return f"written: {folder}\n{score_of(test)}\n"
 
 
 def write_model(trained: TrainedModel, recipe: Recipe, folder: Path) -> None:
@@ -89,9 +95,7 @@ def write_model(trained: TrainedModel, recipe: Recipe, folder: Path) -> None:
     if recipe.float16:
         tensors = {n: t.half() if t.dtype == torch.float32 else t for n, t in tensors.items()}
     write_tensors(tensors, folder / store.MODEL)
-    known = store.load_checkpoint(trained.weights).state
-    only = {"weights_only": True, "diagnostics": None, "wandb_id": None, "mlflow_id": None}
-    state = without_private_texts(known).model_copy(update=only).model_dump(exclude_none=True)
+    state = shared_state(trained).model_dump(exclude_none=True)
     text = yaml.safe_dump(state, sort_keys=False, width=100)
     (folder / store.SHARED_STATE).write_text(
         f"# The state of the run that made this model.\n{text}"
@@ -119,8 +123,7 @@ def measure_generated(name: str, recipe: Recipe, folder: Path) -> dict[str, Any]
 
 def score_json(result: dict[str, Any]) -> dict[str, Any]:
     """Return the headline of a result for score.json: correct of count, with 95 % interval."""
-    score: Score | None = score_of(result)
-    if score is None:
+    if (score := score_of(result)) is None:
         raise ConfigError("the evaluation has no score")
     value, low, high = score.estimate.value, score.estimate.low, score.estimate.high
     found = {"measure": MEASURES[score.name], "correct": round(value * score.count)}
@@ -128,27 +131,6 @@ def score_json(result: dict[str, Any]) -> dict[str, Any]:
     if score.wrong:
         found["wrong"] = round(score.wrong.value * score.count)
     return found
-
-
-def card_facts(name: str, recipe: Recipe, trained: TrainedModel, test: dict[str, Any]) -> CardFacts:
-    """Return the facts for the card."""
-    state = store.load_checkpoint(trained.weights).state
-    return CardFacts(
-        address=f"{SCHEME}{name}",
-        license="apache-2.0",
-        num_parameters=num_parameters(trained),
-        state=without_private_texts(state),
-        manifests={Path(data).name: found for data, found in manifests(trained).items()},
-        evaluations={f"evaluate.py {' '.join(recipe.measure)}": test},
-        command=f"make zoo-{name}",
-        commit=git("rev-parse", "HEAD"),
-        limits=[recipe.limits],
-    )
-
-
-def git(*arguments: str) -> str:
-    """Return what git prints in the project's folder."""
-    return subprocess.check_output(["git", *arguments], cwd=ZOO.parent, text=True).strip()
 
 
 def run_command(file: str, *arguments: str) -> None:

@@ -65,7 +65,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "step_1").mkdir()
     trained: Any = SimpleNamespace(weights=tmp_path / "step_1")
     with pytest.raises(ConfigError, match="is not empty; name a new or empty folder"):
-        push_to_hub.write_checkpoint(trained, RunState(step=1), tmp_path)
+        push_to_hub.write_checkpoint(trained, tmp_path)
     assert list(tmp_path.iterdir()) == [tmp_path / "step_1"]
 
 
