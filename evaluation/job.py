@@ -199,7 +199,7 @@ def output_path(config: EvalConfig, trained: TrainedModel, differs: Sequence[str
     parts = ["eval", trained.weights.name, *differs]
     if config.search.chains:
         parts.append(f"search{config.search.chains}x{config.search.rounds}")
-    usual = trained.run.active_evaluators or trained.run.inherited_evaluators
+    usual = trained.run.usual_evaluators
     if config.evaluators is not None and config.evaluators != usual:
         names = [evaluator.name for evaluator in config.evaluators]
         parts.append("-".join(["evaluators", *(names or ["none"])]))

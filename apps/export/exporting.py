@@ -145,7 +145,7 @@ def facts_of(
     """Return the metadata of the file."""
     inner, logits = step.act.inner, step(step.zeros(1))["logits"]
     _, seq_len, vocab_size = logits.shape
-    kind, names = None, [evaluator.name for evaluator in trained.run.active_evaluators]
+    kind, names = None, [evaluator.name for evaluator in trained.run.usual_evaluators]
     with suppress(ValueError):
         kind = kind_of(sample.facts, names)
     is_average = averaged and trained.is_published

@@ -34,7 +34,7 @@ def kind_read_by(trained: TrainedModel) -> Kind | None:
     """
     if (facts := trained.facts) is None:
         return None
-    evaluators = [evaluator.name for evaluator in trained.run.active_evaluators]
+    evaluators = [evaluator.name for evaluator in trained.run.usual_evaluators]
     try:
         if known := kind_of(facts, evaluators):
             return known

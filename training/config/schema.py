@@ -188,6 +188,11 @@ class DataSettings(Schema):
             return []
         return self.data.evaluators if self.test_paths != [self.data.path] else []
 
+    @property
+    def usual_evaluators(self) -> list[EvaluatorConfig]:
+        """The evaluators that an evaluation uses if it asks for none."""
+        return self.active_evaluators or self.inherited_evaluators
+
 
 class TrainingSettings(Schema):
     """Training. Batch sizes count sequences over all ranks, intervals count epochs over groups."""
