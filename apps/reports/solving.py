@@ -193,7 +193,7 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel | None, kind: Kind |
         if kind not in (None, ARC):
             raise DatasetError(f"{config.file}: this model reads {kind.name} puzzles")
         task = read_arc_task(Path(str(config.file)))
-        found = arc_puzzles(task, names_known_to(config, trained))
+        found = arc_puzzles(task, names_known_to(trained, partial(open_dataset, config, trained)))
         yield from ((task.source, puzzle) for puzzle in found)
     elif config.file in (None, "-") and sys.stdin.isatty():
         raise ConfigError("no puzzle: set puzzle=53..7..., file=FILE, index=N or count=N")
@@ -208,14 +208,18 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel | None, kind: Kind |
         yield from parse_lines(lines, source, kind)
 
 
-def names_known_to(config: SolveConfig, trained: TrainedModel) -> list[str] | None:
-    """Return the names in a model's puzzle embedding; None if it has none."""
+def names_known_to(
+    trained: TrainedModel, open_data: Callable[[], PuzzleDataset]
+) -> list[str] | None:
+    """Return the names in a model's puzzle embedding, from the file beside its weights or from the
+    data that `open_data` opens; None: it has no embedding.
+    """
     if not trained.run.arch.puzzle_emb_ndim:
         return None
     beside = trained.weights / IDENTIFIERS_NAME  # A model of the zoo comes without its data.
     if beside.exists():
         return parse_names(read_json(beside), beside)
-    return identifiers_of(open_dataset(config, trained))
+    return identifiers_of(open_data())
 
 
 def parse_lines(lines: Iterable[str], source: str, kind: Kind | None = None) -> Puzzles:

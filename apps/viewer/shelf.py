@@ -20,6 +20,7 @@ import numpy as np
 from apps.reports.asking import kind_read_by
 from apps.reports.html import percent
 from apps.reports.reading import find_runs, rows_of
+from apps.reports.solving import names_known_to
 from apps.reports.status import modified
 from dataset.arc.augmentation import parse_identifier
 from dataset.format.schema import METADATA_NAME
@@ -82,11 +83,10 @@ class Model:
     @cached_property
     def identifiers(self) -> list[str] | None:
         """The names of the puzzles in its embedding; None: it has no embedding."""
-        run = self.trained.run
-        if not run.arch.puzzle_emb_ndim:
-            return None
-        folders = run.data_folders("train")
-        return identifiers_of(PuzzleDataset(folders, "train", check_values=False))
+        folders = self.trained.run.data_folders("train")
+        return names_known_to(
+            self.trained, lambda: PuzzleDataset(folders, "train", check_values=False)
+        )
 
     def as_known(self, puzzle: Puzzle) -> Puzzle:
         """Return an ARC puzzle of any data set with the identifier that the model has for it.
