@@ -174,9 +174,9 @@ def _data(facts: CardFacts) -> list[str]:
             f"- {_plain(folder)}: built by {_code(command)}, seed {_plain(manifest.get('seed'))}"
         )
         lines.append(f"  - sha256 over all files: {_code(manifest.get('sha256'))}")
-        for split, counts in items(manifest.get("counts")):
-            text = ", ".join(f"{name} {value}" for name, value in items(counts)) or "not recorded"
-            lines.append(f"  - {_plain(split)}: {_plain(text)}")
+        for what, counts in items(manifest.get("counts")):
+            text = ", ".join(f"{name} {value}" for name, value in items(counts)) or counts
+            lines.append(f"  - {_plain(what)}: {_plain(text)}")
     return lines or ["Not recorded."]
 
 
