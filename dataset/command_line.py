@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from runtime.errors import EXIT_CONFIG, EXIT_DATA, EXIT_INTERRUPTED, exit_code
+from runtime.errors import EXIT_CONFIG, ConfigError, EXIT_DATA, EXIT_INTERRUPTED, exit_code
 from runtime.output import guard_output
 from runtime.text import shown
 
@@ -17,10 +17,13 @@ Flags = Mapping[str, Mapping[str, Any]]
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that answers a mistake with a one-line error and exit code 2."""
+    """A parser that answers a mistake with a one-line error and exit code 2, the effect of a
+    ConfigError.
+    """
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_CONFIG, f"error: {message} (--help lists the flags)\n")
+        sys.stderr.write(f"error: {message} (--help lists the flags)\n")
+        raise SystemExit(EXIT_CONFIG) from ConfigError(message)
 
     def parse_all(self, arguments: Sequence[str] | None) -> argparse.Namespace:
         """Parse all arguments; the error for an unknown one suggests the nearest flag."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import evaluate
 import pretrain
 from apps.reports.asking import kind_read_by, load_for
+from apps.reports.drawing import require_gif
 from apps.reports.solving import read_puzzles, require_effect
 from dataset.kinds.base import Kind, Puzzle
 from evaluation.config import EvalConfig, SolveConfig, ThinkingSettings
@@ -32,7 +33,7 @@ _SOURCES = ("file", "index", "count", "data_path", "split", "set")
 _THINKING = (*ThinkingSettings.model_fields, "search", "arch_overrides")
 
 
-def load(path: str | Path, device: str = "auto", plugins: Sequence[str] = ()) -> "Model":
+def load(path: str | Path, device: str = "auto", plugins: str | Sequence[str] = ()) -> "Model":
     """Find a trained model and check it; its first puzzle loads torch and the weights.
 
     Args:
@@ -42,7 +43,7 @@ def load(path: str | Path, device: str = "auto", plugins: Sequence[str] = ()) ->
     Raises:
         CheckpointError, ConfigError: it cannot be used; the message says why.
     """
-    import_plugins(plugins)
+    import_plugins([plugins] if isinstance(plugins, str) else plugins)
     config = validate(SolveConfig, {"checkpoint": str(path), "device": device})
     return Model(config, find_trained_model(Path(path), warn))
 
@@ -67,8 +68,8 @@ def build(overrides: str | Sequence[str]) -> Path:
     """Build a data set as scripts/build_dataset.py does, ["data=NAME"], and return its folder."""
     try:
         return build_dataset.main([overrides] if isinstance(overrides, str) else [*overrides])
-    except SystemExit:  # The builder's parser has printed what is wrong.
-        raise ConfigError("data.builder.flags: the line above says what is wrong") from None
+    except SystemExit as ending:
+        raise ConfigError(f"data.builder.flags: {ending.__cause__}") from None
 
 
 class Model:
@@ -122,6 +123,7 @@ class Model:
 
     def save_gif(self, puzzle: str | Puzzle, path: str | Path, **settings: Any) -> Path:
         """Solve a puzzle, write the steps as an animation and return its path. Needs Pillow."""
+        require_gif(path)
         return self.solve(puzzle, **settings).save_gif(path)
 
     def evaluate(
@@ -134,6 +136,8 @@ class Model:
             verbose: print the table too.
             settings: of evaluate.py; sections are dicts.
         """
+        if "checkpoint" in settings:
+            raise ConfigError("checkpoint: load() another model instead")
         own = {} if folder is None else {"data_path": folder}
         job = prepare(self._validated(EvalConfig, own | settings))
         from runtime.device import undisturbed
@@ -162,6 +166,8 @@ class Model:
         if isinstance(puzzle, str):
             text = self._validated(SolveConfig, {"puzzle": puzzle})
             ((_, puzzle),) = read_puzzles(text, self.trained, self.kind)
+        if not isinstance(puzzle, Puzzle):
+            raise DatasetError(f"puzzle: {shown(puzzle)}; accepted: text, or one of puzzles()")
         if facts is not None and puzzle.question.size != facts.seq_len:
             raise DatasetError(f"puzzle: {puzzle.question.size} cells; accepted: {facts.seq_len}")
         import torch

@@ -5,6 +5,7 @@ import itertools
 import os
 import random
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -103,8 +104,8 @@ def require_deterministic_algorithms() -> None:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Restore after the block what a run changes in its process: environment variables, random
-    states, torch's threads, denormal numbers and deterministic algorithms. Signal handlers and
-    Hydra's state are restored where they are changed; the allocator stays tuned.
+    states, filters of warnings, torch's threads, denormal numbers and deterministic algorithms.
+    Signal handlers and Hydra's state are restored where they are changed; the allocator stays tuned.
     """
     variables, state, threads = dict(os.environ), random.getstate(), torch.get_num_threads()
     exact = torch.are_deterministic_algorithms_enabled()
@@ -114,7 +115,7 @@ def undisturbed() -> Iterator[None]:
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     random.seed()  # Random names of runs must differ, even if the caller's state is seeded.
     try:
-        with torch.random.fork_rng(gpus):
+        with torch.random.fork_rng(gpus), warnings.catch_warnings():
             yield
     finally:
         os.environ.clear()

@@ -2,12 +2,24 @@
 
 import sys
 from collections.abc import Iterable
+from threading import RLock
 from typing import Any
 
 from tqdm import tqdm
 
 _DELAY_SECONDS = 1.0
 _LINE_SECONDS = 60.0
+
+
+class Bar(tqdm):
+    """A bar without tqdm's own thread, and with a lock that does not choose how this process will
+    start others.
+    """
+
+    monitor_interval = 0
+
+
+Bar.set_lock(RLock())
 
 
 def bar(
@@ -19,7 +31,7 @@ def bar(
     done: int = 0,
     show: bool = True,
     leave: bool = False,
-) -> tqdm:
+) -> Bar:
     """Return `items` with a progress bar on standard error; if None, a bar to move by `update`.
     A terminal shows the bar after a second; a log gets a line a minute instead.
 
@@ -37,14 +49,14 @@ def bar(
     if sys.stderr.isatty():
         delay = 0 if leave else _DELAY_SECONDS
         form = {"delay": delay, "mininterval": 0.5, "dynamic_ncols": True, "leave": leave}
-        return tqdm(items, what, total, **form, **common)
+        return Bar(items, what, total, **form, **common)
     left = " of {total:,}{unit} ({percentage:.0f} %), about {remaining} left"
     line = "{desc}: {n:,}" + (left if total else "{unit}") + "{postfix}"
     wait = {"delay": _LINE_SECONDS, "mininterval": _LINE_SECONDS, "miniters": 1}
     return _Lines(items, what, total, bar_format=line, **wait, **common)
 
 
-class _Lines(tqdm):
+class _Lines(Bar):
     """A progress bar that writes complete lines instead of moving."""
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from tqdm import tqdm
-
 from runtime.errors import CheckpointError, disk_errors
 from runtime.files import fsync, write_atomically
+from runtime.progress import Bar
 from training.checkpoint.store import Checkpoint
 from training.config.schema import TrainConfig
 from training.logs import MLflowLog, Record, SideLog, TensorBoardLog, WandbLog
@@ -89,7 +88,7 @@ def open_tracker(config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | No
 
 def warn(message: str) -> None:
     """Print a warning on standard error, above any progress bar."""
-    tqdm.write(f"warning: {message}", file=sys.stderr)
+    Bar.write(f"warning: {message}", file=sys.stderr)
 
 
 def _records_until(path: Path, checkpoint: Checkpoint) -> list[str]:

@@ -113,7 +113,7 @@ def answered(
     puzzle: Puzzle, model: ACTLossHead, device: torch.device, config: SolveConfig, *, searches: bool
 ) -> Answer:
     """Let a model answer a puzzle, by a search or in ACT steps."""
-    note = note_on(puzzle) if puzzle.target is None else ""
+    note = note_on(puzzle)
     if not searches:
         (found,) = reason(model, [puzzle], device, config)
         words, solved = verdict_on_steps(found)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from apps.lattice.search import Round, SearchResult
     from evaluation.solve import Reasoning
     from models.act import ACTLossHead
+
+_NO_SOLUTION = "this puzzle has no solution"
 
 
 def kind_read_by(trained: TrainedModel) -> Kind | None:
@@ -64,18 +67,21 @@ def load_for(
     return arch, trained.load(arch, facts, f"{kind.name} {size}x{size}", device)
 
 
+@lru_cache(maxsize=1)  # A search asks, too.
 def note_on(puzzle: Puzzle) -> str:
-    """Return a note if the kind's exact solver finds no solution or several; else ""."""
+    """Return a note if the kind's exact solver finds no solution or several; "" if the puzzle has
+    one or its answer is known. Takes about a second at most.
+    """
+    if puzzle.target is not None:
+        return ""
     if puzzle.kind is SUDOKU:
         number = count_plainly(puzzle.question)
         if number is None:
             return "whether this puzzle has one solution takes too long to find out"
         several = "this puzzle has several solutions; the model looks for one of them"
-        return ("this puzzle has no solution", "", several)[number]
+        return (_NO_SOLUTION, "", several)[number]
     has_solver = type(puzzle.kind).solution is not Kind.solution
-    if has_solver and puzzle.kind.solution(puzzle.question) is None:
-        return "this puzzle has no solution"
-    return ""
+    return _NO_SOLUTION if has_solver and puzzle.kind.solution(puzzle.question) is None else ""
 
 
 def search_for(
@@ -88,15 +94,18 @@ def search_for(
     seed: int = 0,
     watch: "Callable[[SearchResult, Round], None]" = lambda found, one: None,
 ) -> "tuple[SearchResult, list[Round]]":
-    """Search for the answer to a puzzle; return the result and all rounds.
+    """Search for the answer to a puzzle; return the result and all rounds, none if the puzzle has
+    no solution.
 
     Args:
         row: the puzzle's row in its data set; it seeds the guesses.
         watch: called after each round.
     """
-    from apps.lattice.search import Round, Search
+    from apps.lattice.search import Round, Search, SearchResult
     from runtime.ranks import Ranks
 
+    if note_on(puzzle) == _NO_SOLUTION:
+        return SearchResult(row), []
     rounds, arch = list[Round](), cast(Any, model.model).config
 
     def note(found: "SearchResult", one: "Round") -> None:
@@ -123,6 +132,8 @@ def verdict_of(puzzle: Puzzle, found: "SearchResult", num_chains: int) -> tuple[
     taken_back = f"{many(found.taken_back, 'guess', 'guesses')} taken back"
     ends = f"{taken_back}, {many(found.restarts, 'restart')}"
     effort = f"{many(found.rounds, 'round')} of {many(num_chains, 'chain')}, {ends}"
+    if not found.rounds:
+        return "no answer: no search was made", False
     if found.answer is None:
         return f"no answer: no chain decided all cells in {effort}", False
     answer = puzzle.kind.to_grid(found.answer)

@@ -5,6 +5,7 @@ from colorsys import hls_to_rgb, rgb_to_hls
 from dataclasses import dataclass, field
 from html import escape
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runtime.errors import ConfigError
@@ -137,3 +138,9 @@ def _text(words: Words) -> str:
     place = f'x="{words.x:g}" y="{words.y:g}" text-anchor="{words.anchor}"'
     look = f'dominant-baseline="central" font-size="{words.size:g}" fill="{words.fill}"{bold}'
     return f"<text {place} {look}>{escape(words.text)}</text>"
+
+
+def require_gif(path: str | Path) -> None:
+    """Raise ConfigError if the name of an animation has another ending than .gif."""
+    if Path(path).suffix != ".gif":
+        raise ConfigError(f"animate={path}: accepted: a file name that ends in .gif")

@@ -21,7 +21,7 @@ from apps.reports.boards import (
     board_of_step,
     draw,
 )
-from apps.reports.drawing import Picture
+from apps.reports.drawing import Picture, require_gif
 from dataset.kinds.base import Puzzle
 from evaluation.solve import Reasoning
 from runtime.errors import ConfigError, disk_errors
@@ -165,8 +165,9 @@ def animate(frames: Sequence[Frame], path: Path) -> str:
     """Write frames into a GIF; return its path and size as text.
 
     Raises:
-        ConfigError: the file cannot be written, or Pillow is missing.
+        ConfigError: the file cannot be written or is no GIF by its name, or Pillow is missing.
     """
+    require_gif(path)
     content = gif(frames)
     with disk_errors(path, ConfigError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ import numpy as np
 
 from apps.reports.asking import kind_read_by, load_for, note_on, search_for, verdict_of
 from apps.reports.boards import Board
+from apps.reports.drawing import require_gif
 from apps.reports.terminal import as_text
 from apps.zoo.address import address_for
 from dataset.format.files import read_json
@@ -47,8 +48,8 @@ Outcome = tuple[str, bool | None, "Callable[[], list[Frame]]"]
 def main(overrides: list[str]) -> None:
     """Compose and validate the settings, read the puzzles, then load torch and solve them."""
     config = load_config(SolveConfig, "cfg_solve", [quoted(override) for override in overrides])
-    if config.animate is not None and not config.animate.endswith(".gif"):
-        raise ConfigError(f"animate={config.animate}: accepted: a file name that ends in .gif")
+    if config.animate is not None:
+        require_gif(config.animate)
     trained = None
     if config.checkpoint is not None:
         trained = find_trained_model(Path(config.checkpoint), warn)
@@ -123,11 +124,13 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
 def print_all(config: SolveConfig, puzzles: Sequence[Puzzle], outcomes: Iterable[Outcome]) -> None:
     """Print the outcome of each puzzle and the number of solved ones; write the GIFs asked for."""
     verdicts: list[bool | None] = []
-    both = zip(puzzles, outcomes, strict=True)
-    for number, (puzzle, (text, solved, frames)) in enumerate(both, start=1):
-        verdicts.append(solved)
+    answers = iter(outcomes)
+    for number, puzzle in enumerate(puzzles, start=1):
         place = puzzle.place or f"puzzle {number} of {len(puzzles)}"
-        sys.stdout.write(f"{place}\n{text}\n")
+        sys.stdout.write(f"{place}\n")
+        text, solved, frames = next(answers)
+        verdicts.append(solved)
+        sys.stdout.write(f"{text}\n")
         if config.animate is not None:
             from apps.reports.frames import animate
 
@@ -158,12 +161,16 @@ def _searched(
 
     for number, puzzle in enumerate(puzzles):
         row = puzzle.row if puzzle.place else number
+        if note := note_on(puzzle):  # The search may take long.
+            sys.stdout.write(f"{note}\n")
+            sys.stdout.flush()
         found, rounds = search_for(puzzle, model, device, config.search, row=row, seed=config.seed)
-        lines = [note] if (note := note_on(puzzle)) else []
+        lines = []
         if found.chain is not None:
             lines += describe_chain(rounds, found.chain)
         answer = puzzle.question if found.answer is None else puzzle.kind.to_grid(found.answer)
-        lines.append(as_text(Board(puzzle, answer), colour=colours(sys.stdout)))
+        if rounds:
+            lines.append(as_text(Board(puzzle, answer), colour=colours(sys.stdout)))
         verdict, solved = verdict_of(puzzle, found, config.search.chains)
         lines.append(verdict)
         yield "\n".join(lines), solved, partial(frames_of_rounds, puzzle, rounds, found)
@@ -303,7 +310,7 @@ def describe(reasoning: "Reasoning", *, learns_continue: bool, colour: bool = Fa
     marks = " (marked !)" if verdict.solved is False and wrong.any() and not colour else ""
     line = f"answer: {verdict.words}{marks}; Q confidence: {_percent(reasoning.q_halt[-1])}"
     lines = [as_text(Board(puzzle, reasoning.answer), colour=colour), line]
-    if verdict.solved is False and puzzle.target is None and (note := note_on(puzzle)):
+    if note := note_on(puzzle):
         lines.append(note)
     if (chains := reasoning.num_chains) > 1:
         number = reasoning.num_agreeing

@@ -140,7 +140,7 @@ def _think(
 ) -> tuple[list[Frame], str]:
     """Return the frames of the chain that answers, and a summary."""
     device = torch.device(resolve_device("auto"))
-    if puzzle.target is None and (note := note_on(puzzle)):
+    if note := note_on(puzzle):
         tell({"note": note})
     tell({"frame": shown(Frame(asked(puzzle), "the puzzle", []))})
     look = _search if trained.run.arch.searches else _reason

@@ -59,6 +59,7 @@ def make(name: str, recipe: Recipe) -> str:
     """Make a model and return a line on its score."""
     config = load_config(TrainConfig, "cfg_pretrain", recipe.train)
     data, run, folder = config.train_paths[0], Path(str(config.checkpoint_path)), ZOO / name
+    commit = commit_of(run)
     if not Path(data).exists():
         run_command("scripts/build_dataset.py", *recipe.data)
     run_command("pretrain.py", *recipe.train)
@@ -68,7 +69,8 @@ def make(name: str, recipe: Recipe) -> str:
     test = measure(name, recipe, data, run / "zoo-test.json")
     scores = {"test": score_json(test) | {"seconds": round(time.perf_counter() - began)}}
     if recipe.generated:
-        scores["generated"] = score_json(measure_generated(name, recipe, run / "zoo-generated"))
+        found = score_json(measure_generated(name, recipe, run / "zoo-generated"))
+        scores["generated"] = found | {"puzzles": recipe.generated}
     (folder / "score.json").write_text(json.dumps(scores, indent=1) + "\n")
     facts = card_facts(
         trained,
@@ -76,12 +78,24 @@ def make(name: str, recipe: Recipe) -> str:
         license="apache-2.0",
         evaluations={f"evaluate.py {' '.join(recipe.measure)}": test},
         command=f"make zoo-{name}",
-        commit=subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ZOO, text=True).strip(),
+        commit=commit,
         limits=[recipe.limits],
     )
     (folder / "card.md").write_text(card(facts))
     store.write_manifest(folder)
     return f"written: {folder}\n{score_of(test)}\n"
+
+
+def commit_of(run: Path) -> str:
+    """Return the commit with which a run began, written into its folder; "-dirty" follows if the
+    tree had other changes.
+    """
+    path = run / "commit.txt"
+    if not path.exists():
+        command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+        run.mkdir(parents=True, exist_ok=True)
+        path.write_text(subprocess.check_output(command, cwd=ZOO, text=True))
+    return path.read_text().strip()
 
 
 def write_model(trained: TrainedModel, recipe: Recipe, folder: Path) -> None:

@@ -246,9 +246,9 @@ class Kind:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Puzzle:
-    """A puzzle with its answer and its names.
+    """A puzzle with its answer and its names. Two puzzles are never equal.
 
     Attributes:
         kind: its kind.

@@ -1,6 +1,7 @@
 """The models of the zoo in every command that takes a checkpoint, and their scores again."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,26 @@ def test_a_puzzle_is_solved_without_naming_a_model(
 
 @pytest.mark.parametrize(
     ("puzzle", "note"),
-    [("1...............", "several solutions"), ("12....3.........", "no solution")],
+    [
+        ("1234....2.......", "several solutions"),
+        ("12....3.........", "no solution"),
+        ("12345678.........9" + 63 * ".", "no solution"),
+        (81 * ".", "several solutions"),
+    ],
 )
-def test_a_puzzle_without_one_solution_is_said_to_be_so(
-    puzzle: str, note: str, capsys: pytest.CaptureFixture[str]
+def test_a_puzzle_without_one_solution_is_said_to_be_so_before_a_search(
+    puzzle: str, note: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solving.main([f"puzzle={puzzle}", *ON_CPU])
-    assert note in capsys.readouterr().out
+    def search(*of: Any, **more: Any) -> None:
+        said.append(capsys.readouterr().out)
+        raise ConfigError("a search began")
+
+    said: list[str] = []
+    monkeypatch.setattr("apps.lattice.search.Search.__call__", search)
+    with suppress(ConfigError):
+        solving.main([f"puzzle={puzzle}", *ON_CPU])
+    assert note in "".join([*said, capsys.readouterr().out])
+    assert len(said) == (puzzle == 81 * ".")
 
 
 def test_what_the_zoo_has_no_model_for(tmp_path: Path) -> None:

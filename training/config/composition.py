@@ -50,7 +50,10 @@ def load_config(schema: type[SchemaT], config_name: str, arguments: Sequence[str
     Raises:
         ConfigError: one line with the override, its value, the accepted values, the nearest name.
     """
-    runs = [parse_arguments(arguments).overrides]
+    given = parse_arguments(arguments)
+    if given.help or given.cfg or given.multirun:
+        raise ConfigError("--help, --cfg and -m belong on the command line of a script")
+    runs = [given.overrides]
     return load_configs(schema, config_name, arguments, runs)[0]
 
 

@@ -9,11 +9,11 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
-from tqdm import tqdm
 
 from runtime.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, ConfigError, Preempted, exit_code
 from runtime.output import guard_output
 from runtime.process import end_with_parent, launched, leave, note_start, print_error
+from runtime.progress import Bar
 from runtime.schema import Schema
 from training.config.composition import compose_runs
 from training.config.overrides import flags_parser, parse_arguments, with_checkpoint
@@ -97,6 +97,6 @@ def _fail(error: BaseException) -> NoReturn:
 
 def say(line: str) -> None:
     """Print a line at once, above any progress bar."""
-    with tqdm.external_write_mode():
+    with Bar.external_write_mode():
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
