@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from runtime.errors import EXIT_CONFIG, ConfigError, EXIT_DATA, EXIT_INTERRUPTED, exit_code
+from runtime.errors import EXIT_CONFIG, EXIT_DATA, EXIT_INTERRUPTED, ConfigError, exit_code
 from runtime.output import guard_output
 from runtime.text import shown
 

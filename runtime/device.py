@@ -105,7 +105,7 @@ def require_deterministic_algorithms() -> None:
 def undisturbed() -> Iterator[None]:
     """Restore after the block what a run changes in its process: environment variables, random
     states, filters of warnings, torch's threads, denormal numbers and deterministic algorithms.
-    Signal handlers and Hydra's state are restored where they are changed; the allocator stays tuned.
+    Signal handlers and Hydra's state are restored where they change; the allocator stays tuned.
     """
     variables, state, threads = dict(os.environ), random.getstate(), torch.get_num_threads()
     exact = torch.are_deterministic_algorithms_enabled()
