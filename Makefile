@@ -98,11 +98,17 @@ format: $(READY) ## Format the code and fix what ruff can fix
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-docs: $(READY) ## Build the site from docs/ into build/site; MODELS are the checkpoints of its page "Try it"
-	@mkdir -p build/models
-	@for model in $(MODELS); do file=build/models/$${model##*[:/]}.onnx; \
-		[ "$$file" -nt "zoo/$${model#zoo:}/model.safetensors" ] || \
-		$(PY) -m scripts.export "$$model" "$$file" --single-step || exit 1; done
+# The zoo's models are exported again only after a change; runs always, because they may go on.
+ZOO_FILES = $(patsubst zoo:%,build/zoo/%.onnx,$(filter zoo:%,$(MODELS)))
+build/zoo/%.onnx: zoo/%/MANIFEST.json $(wildcard apps/export/*.py) | $(READY)
+	@mkdir -p $(@D)
+	$(PY) -m scripts.export zoo:$* $@ --single-step
+
+docs: $(READY) $(ZOO_FILES) ## Build the site from docs/ into build/site; MODELS are the checkpoints of its page "Try it"
+	@rm -rf build/models && mkdir -p build/models
+	@for model in $(filter-out zoo:%,$(MODELS)); do \
+		$(PY) -m scripts.export "$$model" "build/models/$${model##*/}.onnx" --single-step || exit 1; done
+	@for file in $(ZOO_FILES); do cp "$$file" build/models || exit 1; done
 	@npm install --prefix examples/browser --no-audit --no-fund >/dev/null 2>&1 || true
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -f apps/site/mkdocs.yml
 

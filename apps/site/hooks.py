@@ -1,7 +1,8 @@
 """Hooks of mkdocs: the pages that are not in docs/, and the links to them.
 
 README.md becomes the home page, each module under "API" a page, and any other file that a page
-links to a page in repository/. The page "Try it" is examples/browser with models.
+links to a page in repository/; a notebook stays a file. The page "Try it" is examples/browser with
+models.
 """
 
 import json
@@ -43,10 +44,8 @@ def on_files(files: Files, config: Any) -> Files:
         for path in (path_from(uri, link) for link in _LINK.findall(texts[uri])):
             linked, file = uri_of(path, config.repo_url), ROOT / path
             if linked.startswith("repository/") and linked not in texts and file.is_file():
-                text = file.read_text()
-                code = f"# {path}\n\n~~~~ yaml\n{text}\n~~~~\n"
-                texts[linked] = added[linked] = text if path.endswith(".md") else code
-                queue.append(linked)
+                texts[linked] = added[linked] = page_of(path)
+                queue += [linked] * path.endswith(".md")
     for uri, content in added.items():
         files.append(File.generated(config, uri, content=content))
     return files
@@ -78,12 +77,24 @@ def path_from(uri: str, link: str) -> str:
 
 
 def uri_of(path: str, repository: str | None) -> str:
-    """Return the page of a file of the repository, or its public address."""
+    """Return the name of a file of the repository on the site, or its public address."""
     if path in _URIS or path.startswith("docs/"):
         return _URIS.get(path, path.removeprefix("docs/"))
     if repository:
         return f"{repository.rstrip('/')}/blob/main/{path}"
-    return f"repository/{path.removesuffix('.md')}.md"
+    return f"repository/{path if path.endswith('.ipynb') else path.removesuffix('.md') + '.md'}"
+
+
+def page_of(path: str) -> str:
+    """Return a file of the repository as it is on the site: other text than Markdown and notebooks
+    becomes a block of code, which the search does not find.
+    """
+    text = (ROOT / path).read_text()
+    if path.endswith((".md", ".ipynb")):
+        return text
+    language = "yaml" if path.endswith((".yaml", ".yml", ".cff")) else "text"
+    front = "---\nsearch:\n  exclude: true\n---\n"
+    return f"{front}# {path}\n\n~~~~ {language}\n{text}\n~~~~\n"
 
 
 def try_it(models: Path) -> dict[str, bytes]:

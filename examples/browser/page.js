@@ -16,7 +16,7 @@ const warn = text => { $.warning.textContent = text; };
 const wait = milliseconds => new Promise(done => setTimeout(done, milliseconds));
 const plural = (number, name) => `${number} ${name}${number === 1 ? "" : "s"}`;
 let cells = [], clues = [], solution = null, model = null, models = [];
-let thoughts = [], shown = 0, isPlaying = false, edits = 0;  // Each edit ends a thought.
+let thoughts = [], shown = 0, playing = null;  // The present loop of play().
 
 function fill(puzzle) {
   const side = sideOf(puzzle), [rows, columns] = boxOf(side);
@@ -33,8 +33,8 @@ function fill(puzzle) {
     $.grid.replaceChildren(...cells);
     $.grid.style.setProperty("--side", side);
   }
-  edits++, clues = puzzle, thoughts = [], solution = null;
-  isPlaying = false, $.player.hidden = true;
+  clues = puzzle, thoughts = [], solution = null;
+  playing = null, $.player.hidden = true;
   show(0);
   const twice = clashes(clues), i = twice.findIndex(Boolean);
   warn(i < 0 ? "" : `Not a valid Sudoku: ${clues[i]} stands twice in ${twice[i]}`);
@@ -62,7 +62,7 @@ function show(number) {
   if (!thoughts.length) return;
   Object.assign($.step, {max: thoughts.length - 1, value: number});
   $.place.textContent = `${number} / ${thoughts.length - 1}`;
-  $.play.textContent = isPlaying ? "Pause" : "Play";
+  $.play.textContent = playing ? "Pause" : "Play";
   $.bars.textContent = thoughts.map(({q}) => "▁▂▃▄▅▆▇█"[Math.floor(7.99 * q)] ?? "").join("");
   say(before ? `Step ${number}: ${words(thought, before)}` : "The puzzle");
 }
@@ -83,25 +83,25 @@ function words({digits, left, struck, failed, guessed, takenBack, q, isLast}, be
 async function start() {
   fill(clues);
   if (!model || $.warning.textContent) return;
-  const mine = edits, found = solve(clues);
+  const found = solve(clues);
   if (found?.length === 0) return warn("This puzzle has no solution");
   if (!found) warn("Whether this puzzle has one solution could not be told in time");
   if (found?.length > 1) warn("This puzzle has several solutions");
   else solution = found?.[0] ?? null;
-  thoughts = [{digits: clues}], $.player.hidden = false;
+  const mine = thoughts = [{digits: clues}];
+  $.player.hidden = false;
   play();
   for await (const thought of (model.searches ? search : improve)(model, clues)) {
-    if (mine !== edits) return;
-    thoughts.push(thought);
-    if (!isPlaying) show(shown);
+    mine.push(thought);
+    if (!playing) show(shown);
     await wait(0);
+    if (mine !== thoughts) return;  // Before the next step, because its session may be released.
   }
 }
 
 // Show the coming steps, one after the other, until the last or a pause.
 async function play() {
-  isPlaying = true;
-  for (const mine = edits; isPlaying && mine === edits;) {
+  for (const mine = playing = {}; mine === playing;) {
     const waiting = thoughts.length - 1 - shown;
     if (waiting) show(shown + 1);
     if (thoughts[shown].isLast) go(shown);
@@ -110,25 +110,28 @@ async function play() {
 }
 
 function go(number) {
-  isPlaying = false;
+  playing = null;
   show(Math.min(Math.max(number, 0), thoughts.length - 1));
 }
 
 $.grid.onpaste = event => {
   event.preventDefault();
+  const text = event.clipboardData.getData("text").trim();
+  if (text.length === 1) return type(event.target, text);
   try {
-    choose(parse(event.clipboardData.getData("text")));
+    choose(parse(text));
     $.example.value = "";
   } catch (error) { warn(error.message); }
 };
-$.grid.oninput = ({target, data}) => {
-  const i = cells.indexOf(target.parentNode), typed = data?.slice(-1) ?? "", side = sideOf(clues);
+$.grid.oninput = ({target, data}) => type(target, (data ?? target.value).slice(-1));
+function type(input, typed) {
+  const i = cells.indexOf(input.parentNode), side = sideOf(clues);
   const digit = /[1-9]/.test(typed) && typed <= side ? Number(typed) : 0;
   $.example.value = "";
   fill(clues.with(i, digit));
   if (digit || !/[^0. ]/.test(typed)) return typed && cells[i + 1]?.input.focus();
   warn(`A cell holds a digit from 1 to ${side}, not "${typed}"`);
-};
+}
 $.grid.onfocusin = ({target}) => {
   cells.forEach(({input}) => { input.tabIndex = input === target ? 0 : -1; });
   target.select();
@@ -142,7 +145,7 @@ $.grid.onkeydown = event => {
 $.back.onclick = () => go(shown - 1), $.on.onclick = () => go(shown + 1);
 $.step.oninput = () => go(Number($.step.value));
 $.play.onclick = () => {
-  if (isPlaying) return go(shown);
+  if (playing) return go(shown);
   if (thoughts[shown].isLast) shown = -1;
   play();
 };
@@ -163,6 +166,7 @@ function choose(puzzle) {
 }
 
 async function load(facts) {
+  model?.session.release();
   model = null, $.solve.disabled = true, $.model.value = models.indexOf(facts);
   const fits = each => each.length === facts.seq_len;
   fill([clues, ...Object.values(EXAMPLES).map(parse)].find(fits));
@@ -171,7 +175,7 @@ async function load(facts) {
     const ort = await import("./ort.wasm.bundle.min.mjs");
     ort.env.wasm.numThreads = 1;  // More threads need headers that a plain server does not send.
     const session = await ort.InferenceSession.create(facts.file);
-    if (models[$.model.value] !== facts) return;
+    if (models[$.model.value] !== facts || model) return session.release();
     model = {ort, session, facts, searches: session.inputNames.includes("candidates")};
     $.solve.disabled = false, say("");
   } catch (error) {

@@ -31,22 +31,22 @@ export function parse(text) {
   return [...typed].map(one => Number(one) || 0);
 }
 
-// Return at most two solutions, or null if the time was too short to tell.
+// Return at most two solutions, or null if the time was too short to tell. A digit in a cell meets
+// four needs: its cell's, and its own in three units. The need with the fewest ways comes first.
 export function solve(puzzle, seconds = 1.5) {
-  const side = sideOf(puzzle), units = unitsOf(side), cells = [...puzzle], found = [];
-  const used = units.map(() => [0, 0, 0]), end = performance.now() + 1000 * seconds;
-  const toggle = (i, bit) => units[i].forEach((unit, kind) => { used[unit][kind] ^= bit; });
-  const taken = i => units[i].reduce((bits, unit, kind) => bits | used[unit][kind], 0);
-  const count = bits => bits ? 1 + count(bits & bits - 1) : 0;
-  puzzle.forEach((digit, i) => digit && toggle(i, 1 << digit));
-  (function fill() {  // The open cell with the fewest digits left comes first.
-    const open = cells.flatMap((digit, i) => digit ? [] : [[count(taken(i)), i]]);
-    if (!open.length) return found.push([...cells]);
-    const i = open.reduce((best, one) => one[0] > best[0] ? one : best)[1];
-    for (let digit = 1; digit <= side && found.length < 2 && performance.now() < end; digit++) {
-      if (taken(i) & 1 << digit) continue;
-      cells[i] = digit, toggle(i, 1 << digit), fill(), cells[i] = 0, toggle(i, 1 << digit);
+  const side = sideOf(puzzle), found = [], end = performance.now() + 1000 * seconds;
+  const rarer = (one, other) => other.length < one.length ? other : one;
+  const all = unitsOf(side).flatMap((units, i) => [...Array(side).keys()].map(k =>
+    ({i, k, needs: [i, ...units.map((unit, kind) => ((kind + 1) * side + unit) * side + k)]})));
+  (function fill(ways, cells) {
+    const byNeed = [], open = cells.filter(digit => !digit).length;
+    if (!open) return found.push(cells);
+    for (const way of ways) for (const need of way.needs) (byNeed[need] ??= []).push(way);
+    const needs = byNeed.filter(Boolean);
+    for (const {i, k, needs: met} of needs.length < 4 * open ? [] : needs.reduce(rarer)) {
+      if (found.length > 1 || performance.now() > end) return;
+      fill(ways.filter(way => met.every((need, n) => way.needs[n] !== need)), cells.with(i, k + 1));
     }
-  })();
+  })(all.filter(({i, k}) => [0, k + 1].includes(puzzle[i])), puzzle.map(() => 0));
   return found.length > 1 || performance.now() < end ? found : null;
 }

@@ -61,7 +61,8 @@ export async function* search(model, clues, draw = Math.random) {
       const scores = tokens.map(t => logits[guessed * V + t] / guess_temperature);
       const weights = weigh(scores.map((one, t) => after[guessed][t] ? one : -Infinity));
       let below = v * weights.reduce((sum, weight) => sum + weight);
-      const token = weights.findIndex(weight => (below -= weight) < 0);
+      const drawn = weights.findIndex(weight => (below -= weight) < 0);
+      const token = drawn < 0 ? after[guessed].lastIndexOf(true) : drawn;  // Sums are rounded.
       next = after.with(guessed, tokens.map(t => t === token));
       guesses.push([guessed, after.with(guessed, before[guessed].with(token, false))]);
     }

@@ -222,6 +222,18 @@ def text_of(grid: np.ndarray) -> str:
     return "".join(map(str, grid.reshape(-1))).replace("0", ".")
 
 
+def loops_after_a_quick_pause(page: Page) -> int:
+    """Press Play, Pause and Play at once, and return the number of loops that go on."""
+    page.driver.execute_script(
+        "window.timer = setTimeout, window.waits = [], window.setTimeout = one => waits.push(one);"
+        "for (let i = 0; i < 3; i++) play.click();"
+    )
+    page.driver.execute_script("waits.splice(0).forEach(one => one())")
+    return page.driver.execute_script(
+        "window.setTimeout = timer, play.click(); return waits.splice(0).length"
+    )
+
+
 def test_a_typed_sudoku_is_answered_as_in_python(trained: Path, page: Page) -> None:
     by_success = sorted(thoughts_of(trained), key=lambda one: one.judge().solved is True)
     assert by_success[-1].judge().solved  # Otherwise the test is too weak.
@@ -255,6 +267,7 @@ def test_a_typed_sudoku_is_answered_as_in_python(trained: Path, page: Page) -> N
         assert page.find("place").text == f"1 / {STEPS}"
         page.find("play").click()
         page.wait(lambda: page.find("place").text == f"{STEPS} / {STEPS}")
+        assert loops_after_a_quick_pause(page) == 1
     # The page asked no other server, and for no other files.
     entries = page.driver.execute_script(
         "return performance.getEntriesByType('resource').map(e => e.name)"
@@ -331,6 +344,8 @@ def test_typing_pasting_and_bad_input(open_page: Callable[[], Page]) -> None:
         page.paste(wrong)
         assert page.warning == told
         assert page.shown.startswith("123.5.6")
+    page.paste(" 4\n")  # A single digit fills the cell.
+    assert page.shown.startswith("423.5.6")
     lines = "\n".join(f"|{PUZZLE[row : row + 9].replace('.', '0')}|" for row in range(0, 81, 9))
     dashes = PUZZLE.replace(".", "-")
     rows = [dashes[row : row + 9] for row in range(0, 81, 9)]

@@ -1,6 +1,9 @@
 """The hooks of `make docs`: pages for files outside docs/, and links to them."""
 
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +44,7 @@ def led(text: str, uri: str, *files: str, repository: str = "") -> str:
         ("index.md", "docs/setup.md#a", "setup.md#a"),
         ("index.md", "docs/pictures/thinking.gif", "pictures/thinking.gif"),
         ("index.md", "CITATION.cff", "repository/CITATION.cff.md"),
+        ("index.md", "examples/quickstart.ipynb", "repository/examples/quickstart.ipynb"),
         ("index.md", "#train", "#train"),
         ("index.md", "https://arxiv.org/abs/1", "https://arxiv.org/abs/1"),
         ("setup.md", "../README.md", "index.md"),
@@ -71,7 +75,14 @@ def test_pages_are_added_for_the_readme_modules_and_linked_files(config: Any) ->
     text = {file.src_uri: file.content_string for file in files.documentation_pages()}
     assert text["index.md"] == (hooks.ROOT / "README.md").read_text()
     assert text["api/models.act.md"].endswith("::: models.act\n")
-    assert "cff-version" in text["repository/CITATION.cff.md"]
+    notebook = files.get_file_from_path("repository/examples/quickstart.ipynb")
+    assert notebook is not None
+    assert not notebook.is_documentation_page()
+    assert notebook.content_string == (hooks.ROOT / "examples/quickstart.ipynb").read_text()
+    for name, language in {"CITATION.cff": "yaml", "LICENSE": "text"}.items():
+        page = text[f"repository/{name}.md"]
+        assert page.startswith("---\nsearch:\n  exclude: true\n---\n")
+        assert f"\n~~~~ {language}\n{(hooks.ROOT / name).read_text()}\n~~~~" in page
     # setup.md is in docs/, so it is no page in repository/.
     expected = {"setup.md", "index.md", "api/models.act.md", "try/index.md"}
     assert {uri for uri in text if not uri.startswith("repository/")} == expected
@@ -100,3 +111,35 @@ def test_the_models_of_the_browser_page(tmp_path: Path, monkeypatch: pytest.Monk
     assert models[2] == {"name": "small", "file": "small.onnx", **facts}
     assert files["try/a.onnx"] == (tmp_path / "a.onnx").read_bytes()
     assert files["try/index.html"] == (hooks.BROWSER / "index.html").read_bytes()
+
+
+def test_the_folder_of_models_holds_exactly_those_named(tmp_path: Path) -> None:
+    """A script in place of Python writes the name of each model that it is told to export."""
+    program = (
+        '#!/bin/sh\n[ "$2" != scripts.export ] || { echo "$3" >>exported && echo "$3" >"$4"; }\n'
+    )
+    for name in ("python", "npm"):
+        (tmp_path / name).write_text(program)
+        (tmp_path / name).chmod(0o755)
+    shutil.copy(hooks.ROOT / "Makefile", tmp_path)
+    manifest = tmp_path / "zoo" / "a" / "MANIFEST.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.touch()
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def made(models: str) -> tuple[dict[str, str], list[str]]:
+        """Return the models in the folder, and those exported now."""
+        (tmp_path / "exported").write_text("")
+        command = ["make", "--old-file=.venv/.ready", "docs", "PY=./python", f"MODELS={models}"]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+        there = {path.name: path.read_text().strip() for path in tmp_path.glob("build/models/*")}
+        return there, (tmp_path / "exported").read_text().split()
+
+    both = {"a.onnx": "zoo:a", "b.onnx": "checkpoints/b"}
+    assert made("zoo:a checkpoints/b") == (both, ["zoo:a", "checkpoints/b"])
+    assert made("zoo:a checkpoints/b") == (both, ["checkpoints/b"])
+    assert made("checkpoints/a") == ({"a.onnx": "checkpoints/a"}, ["checkpoints/a"])
+    assert made("zoo:a") == ({"a.onnx": "zoo:a"}, [])
+    changed = (tmp_path / "build" / "zoo" / "a.onnx").stat().st_mtime + 1
+    os.utime(manifest, (changed, changed))
+    assert made("zoo:a") == ({"a.onnx": "zoo:a"}, ["zoo:a"])
