@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from evaluation.evaluators.base import Evaluator, build_evaluators
-from puzzle_dataset import EvalBatches, PuzzleDataset
+from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.process import (
     delay_sigterm,
@@ -29,8 +29,8 @@ from training.checkpoint.store import Checkpoint
 from training.checkpoint.trained_model import find_start_weights
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point, say
-from training.config.schema import CANONICAL_SHARDS, TrainConfig
-from training.data import data_facts, open_data, require_batches, require_same_data, train_batches
+from training.config.schema import TrainConfig
+from training.data import data_facts, eval_batches, open_data, require_same_data, train_batches
 from training.tracking import open_tracker, warn
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ def main(overrides: list[str]) -> Path:
     config.check_world_size(env_world_size())
     config.check_restarts(env_max_restarts())
     train_set, test_set = open_data(config, check_values=env_rank() == 0, warn=warn)
-    require_batches(config, train_set)
     evaluators = {}
     if test_set is not None:
         evaluators = build_evaluators(config.active_evaluators, test_set)
@@ -67,7 +66,7 @@ def main(overrides: list[str]) -> Path:
         if env_rank() == 0:
             # Rank 0 finds the checkpoint for all: on a network file system the other ranks may see
             # another state.
-            config = run_folder.with_names(config)
+            config = opened.enter_context(run_folder.placed(config, say))
             run_dir = Path(str(config.checkpoint_path))
             run_folder.prepare_run_dir(run_dir)
             opened.enter_context(run_lock(run_dir))
@@ -111,6 +110,7 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     from evaluation.outputs import OutputError
     from training.checkpoint.environment import environment, saved_compiling
     from training.checkpoint.run import Progress, RunKeeper
+    from training.dry_run import DryRun
     from training.profiler import profiled
     from training.step import Learner
     from training.trainer import Trainer
@@ -129,9 +129,8 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     tell(f"{arch.name}{mixer}: {num_parameters:,} parameters, {arch.forward_dtype}, {ranks}")
     tell(f"{learner.compiling}\nrun folder: {run_dir}")
     present = environment(ranks, arch.forward_dtype, compiled=learner.compiling.form)
-    in_parts = learner.num_parts > learner.num_shards
     size = learner.local_batch_size // learner.num_parts
-    present["micro_batch_size"] = size if in_parts else None
+    present["micro_batch_size"] = size if learner.num_parts > learner.num_shards else None
     keeper = RunKeeper(run_dir, learner, start.fingerprint, present)
     # Before anything in the run's folder changes, because the checkpoint may not fit.
     progress = keeper.restore(checkpoint, tell) if checkpoint else Progress()
@@ -147,25 +146,9 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
         batches = train_batches(config, start.train_set, ranks.rank, ranks.world_size)
         own = (keeper, progress, tracker, ranks, tell, after_step)
         try:
-            Trainer(config, learner, batches, evaluate, *own).fit()
+            (DryRun if config.dry_run else Trainer)(config, learner, batches, evaluate, *own).fit()
         except OutputError as error:
             raise ConfigError(f"cannot write the files of an evaluation: {error}") from None
-
-
-def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -> EvalBatches:
-    """Return the test batches of this rank. With `reduction=exact` a rank's batch has the same
-    number of rows at any number of ranks, so that the bits are the same.
-    """
-    size = config.eval_batch_size or config.global_batch_size
-    if config.reduction == "exact":
-        size = size // CANONICAL_SHARDS * ranks.world_size
-    return EvalBatches(
-        test_set,
-        global_batch_size=size,
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-        max_examples=config.eval_max_examples,
-    )
 
 
 SWEEP = imported("apps.sweeps.run", "sweep_trainings")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -41,7 +42,7 @@ from runtime.errors import DatasetError
 from runtime.streams import Stream, random_words
 
 # The purpose of a draw: the highest word of its counter in `Stream.BATCHES`.
-_GROUPS, _EXAMPLES, _SHIFTS = 0, 1, 2
+_GROUPS, _EXAMPLES, _SHIFTS, _REPEATS = 0, 1, 2, 3
 _DRAWS_PER_CHUNK = 2**15
 
 
@@ -69,11 +70,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchRows:
-    """The rows of a global batch in their set, int64 [B], and their identifiers, int32 [B]."""
+    """The rows of a global batch in their set, int64 [B], their identifiers, int32 [B], and the
+    (iteration, position) that they were drawn for.
+    """
 
     set_name: str
     rows: np.ndarray
     puzzle_identifiers: np.ndarray
+    address: tuple[int, int]
 
 
 class PuzzleDataset:
@@ -198,6 +202,9 @@ class TrainBatches:
         global_batch_size: rows of all ranks together, a multiple of world_size.
         epochs_per_iter: epochs in one iteration; a batch may span several epochs of it.
         rank: this process reads rows [rank * b, (rank + 1) * b) of each global batch.
+        max_batches: end each iteration after this many batches (None: no limit).
+        repeated: replace all batches by the first `repeated` of iteration 0, again and again, each
+            time in a new order: in a fixed one a slot that halts every few steps would miss some.
     Raises:
         ValueError: global_batch_size is not a multiple of world_size.
     """
@@ -211,8 +218,11 @@ class TrainBatches:
         epochs_per_iter: int,
         rank: int = 0,
         world_size: int = 1,
+        max_batches: int | None = None,
+        repeated: int | None = None,
     ) -> None:
         self.dataset, self.epochs_per_iter = dataset, epochs_per_iter
+        self._seed, self._max_batches = seed, max_batches or sys.maxsize
         self.global_batch_size = global_batch_size
         self.local_batch_size = _local_batch_size(global_batch_size, world_size)
         self._local = slice(rank * self.local_batch_size, (rank + 1) * self.local_batch_size)
@@ -221,22 +231,30 @@ class TrainBatches:
             for number, (name, arrays) in enumerate(dataset.sets.items())
             if arrays.num_groups
         }
+        self._repeated = [drawn for _, drawn in islice(self._draw(0, 0), repeated or 0)]
 
     def steps_per_iteration(self, iteration: int) -> int:
         """Return the number of full batches in an iteration, without reading rows."""
-        return sum(walk.num_batches() for _, walk in self._walks(iteration))
+        number = sum(walk.num_batches() for _, walk in self._walks(iteration))
+        return min(number, self._max_batches)
 
     def iterate(self, iteration: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
         """Yield (position, this rank's batch) from `start` to the end of the iteration."""
         for position, drawn in self.iterate_rows(iteration, start):
             name, own = drawn.set_name, self._local
-            shifts = self._samplers[name].draw_shifts(iteration, position, drawn.rows)
+            shifts = self._samplers[name].draw_shifts(*drawn.address, drawn.rows)
             own_shifts = None if shifts is None else shifts[own]
             rows, identifiers = drawn.rows[own], drawn.puzzle_identifiers[own]
             yield position, self.dataset.read(name, rows, identifiers, own_shifts)
 
     def iterate_rows(self, iteration: int, start: int = 0) -> Iterator[tuple[int, BatchRows]]:
         """Yield (position, rows of the global batch) like `iterate`, without reading the rows."""
+        for position, drawn in self._draw(iteration, start):
+            if position >= self._max_batches:
+                return
+            yield position, self._repeated_at(iteration, position) or drawn
+
+    def _draw(self, iteration: int, start: int) -> Iterator[tuple[int, BatchRows]]:
         position = 0
         for name, walk in self._walks(iteration):
             identifiers = self.dataset.sets[name].puzzle_identifiers
@@ -244,8 +262,18 @@ class TrainBatches:
             position += skipped
             for span in walk.spans(skipped):
                 rows, puzzles = walk.rows(*span)
-                yield position, BatchRows(name, rows, identifiers[puzzles])
+                ids = identifiers[puzzles]
+                yield position, BatchRows(name, rows, ids, (iteration, position))
                 position += 1
+
+    def _repeated_at(self, iteration: int, position: int) -> BatchRows | None:
+        """Return the batch that `repeated` puts at a position, or None if nothing is repeated."""
+        if not (number := len(self._repeated)):
+            return None
+        turn, place = divmod(position, number)
+        counter = (turn * number, iteration, 0, _REPEATS)  # No two turns share a word.
+        order = random_words(self._seed, Stream.BATCHES, counter, number).argsort()
+        return self._repeated[order[place]]
 
     def _walks(self, iteration: int) -> Iterator[tuple[str, _IterationWalk]]:
         epochs, batch_size = self.epochs_per_iter, self.global_batch_size

@@ -50,6 +50,15 @@ class ACTCarry:
         named = self.inner | {"steps": self.steps, "halted": self.halted}
         return named | {f"examples.{name}": value for name, value in self.examples.items()}
 
+    def without_nonfinite(self) -> "ACTCarry":
+        """Return the carry with rows whose latents are not finite set to zero and halted: the next
+        step gives them new examples.
+        """
+        latents = self.inner.values()
+        finite = torch.stack([z.isfinite().reshape(len(z), -1).all(1) for z in latents]).all(0)
+        kept = {n: choose_rows(finite, z, torch.zeros_like(z)) for n, z in self.inner.items()}
+        return ACTCarry(kept, self.steps, self.halted | ~finite, self.examples)
+
     @staticmethod
     def from_tensors(tensors: dict[str, Tensor]) -> "ACTCarry":
         """Rebuild a carry from the result of `tensors`."""

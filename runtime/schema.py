@@ -1,5 +1,6 @@
 """The base of all configuration schemas, and their common types and settings. Imports no torch."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
@@ -77,6 +78,19 @@ def _plain_name(name: str) -> str:
 
 
 FolderName = Annotated[str, BeforeValidator(_number_as_name), AfterValidator(_plain_name)]
+
+
+def seconds_of(duration: object) -> int:
+    """Return the seconds of a text like 1h30m, or raise ValueError."""
+    parts = re.fullmatch(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?", str(duration))
+    hours, minutes, seconds = (int(part or 0) for part in (parts.groups() if parts else "000"))
+    if not (total := 3600 * hours + 60 * minutes + seconds):
+        text = shown(repr(str(duration)))
+        raise ValueError(f"{text} is not a time above 0; write it as 8h, 30m, 90s or 1h30m")
+    return total
+
+
+Duration = Annotated[str, BeforeValidator(lambda value: seconds_of(value) and str(value))]
 
 
 class PluginSettings(Schema):

@@ -11,9 +11,9 @@ from dataset.format.schema import PuzzleDatasetMetadata
 from dataset.kinds import FIELDS_WRITTEN_BY
 from models.config import DataFacts
 from models.heads.config import HeadsConfig
-from puzzle_dataset import PuzzleDataset, TrainBatches
+from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 from runtime.errors import ConfigError, DatasetError
-from training.config.schema import DataConfig, TrainConfig
+from training.config.schema import CANONICAL_SHARDS, DataConfig, TrainConfig
 
 if TYPE_CHECKING:
     from runtime.ranks import Ranks
@@ -28,7 +28,7 @@ def open_data(
     Args:
         check_values: also check every token; one rank of a run is enough.
     Raises:
-        ConfigError: a setting of the architecture does not fit the data.
+        ConfigError: a setting does not fit the data.
         DatasetError: names the folder or file, and the command that builds a missing data=NAME.
     """
     heads = config.arch.heads
@@ -40,6 +40,7 @@ def open_data(
     fields = list(heads.fields.values())
     opened = partial(PuzzleDataset, fields=fields, check_values=check_values)
     train_set = opened(config.train_paths, "train")
+    require_batches(config, train_set)
     if (split := config.eval_split) is None:
         return train_set, None
     if not any((Path(path) / split).exists() for path in config.test_paths):
@@ -58,6 +59,9 @@ def open_data(
             f"{folder}: num_puzzle_identifiers is {used}, the training split has {known}: the "
             f"others would have no puzzle embedding"
         )
+    size = config.eval_batch_size or config.global_batch_size
+    batches = max(-(-arrays.num_examples // size) for arrays in test_set.sets.values())
+    _require_within("limit_eval_batches", config.limit_eval_batches, batches)
     return train_set, test_set
 
 
@@ -72,18 +76,50 @@ def train_batches(
         epochs_per_iter=config.epochs_per_iteration,
         rank=rank,
         world_size=world_size,
+        max_batches=config.limit_train_batches,
+        repeated=config.overfit_batches,
+    )
+
+
+def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -> EvalBatches:
+    """Return the test batches of this rank. With `reduction=exact` a rank's batch has the same
+    number of rows at any number of ranks, so that the bits are the same.
+    """
+    size = config.eval_batch_size or config.global_batch_size
+    limits = (config.eval_max_examples, size * (config.limit_eval_batches or 0))
+    if config.reduction == "exact":
+        size = size // CANONICAL_SHARDS * ranks.world_size
+    return EvalBatches(
+        test_set,
+        global_batch_size=size,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        max_examples=min(filter(None, limits), default=None),
     )
 
 
 def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
-    """Raise ConfigError if an iteration fills no batch: incomplete batches are dropped."""
+    """Raise ConfigError if an iteration fills no batch (incomplete batches are dropped), or if it
+    has fewer than a limit.
+    """
+    key = "epochs" if config.eval_interval is None else "eval_interval"
     if next(train_batches(config, train_set).iterate_rows(0), None) is None:
-        key = "epochs" if config.eval_interval is None else "eval_interval"
         raise ConfigError(
             f"global_batch_size={config.global_batch_size}: {key}={config.epochs_per_iteration} "
             f"over {train_set.metadata.total_groups} groups does not fill one batch; use a smaller "
             f"batch or a larger {key}"
         )
+    if config.limit_train_batches or config.overfit_batches:
+        whole = config.model_copy(update={"limit_train_batches": None, "overfit_batches": None})
+        number = train_batches(whole, train_set).steps_per_iteration(0)
+        _require_within("limit_train_batches", config.limit_train_batches, number)
+        number = min(number, config.limit_train_batches or number)
+        _require_within("overfit_batches", config.overfit_batches, number)
+
+
+def _require_within(name: str, limit: int | None, number: int) -> None:
+    if limit is not None and limit > number:
+        raise ConfigError(f"{name}={limit}: there are only {number} batches")
 
 
 def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> None:
@@ -160,3 +196,13 @@ def published_total_steps(
 ) -> int:
     """Return the steps of the published schedule. It counts dropped incomplete batches too."""
     return int(epochs * total_groups * mean_puzzle_examples / global_batch_size)
+
+
+def scheduled_steps(config: TrainConfig, metadata: PuzzleDatasetMetadata) -> int:
+    """Return the steps of the learning rate's schedule. A limit of the batches shortens it to the
+    steps that the limit leaves.
+    """
+    counted = (config.epochs, metadata.total_groups, metadata.mean_puzzle_examples)
+    steps = published_total_steps(*counted, config.global_batch_size)
+    limit = config.limit_train_batches
+    return steps if limit is None else min(steps, limit * config.num_iterations)

@@ -26,7 +26,7 @@ from runtime.schema import CompiledForm
 from runtime.streams import Address, torch_seed
 from training.checkpoint.tensors import load_start_weights
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
-from training.data import data_facts, published_total_steps
+from training.data import data_facts, scheduled_steps
 from training.diagnostics import Diagnostics
 from training.optim.ema import WeightAverage
 from training.optim.groups import GradientBucket, build_optimizer, groups_of, lr_factor, update_by
@@ -69,8 +69,7 @@ class Learner:
         self.config, self.arch, self.ranks = config, arch, ranks
         data = train_set.metadata
         self.facts = data_facts(data, train_set.fields, train_set.kind)
-        counted = (config.epochs, data.total_groups, data.mean_puzzle_examples)
-        self.total_steps = published_total_steps(*counted, config.global_batch_size)
+        self.total_steps = scheduled_steps(config, data)
         self.exact = config.reduction == "exact"
         self.num_parts = config.num_parts(ranks.world_size)
         self.local_batch_size = config.global_batch_size // ranks.world_size
@@ -135,6 +134,7 @@ class Learner:
             warmup_steps=config.lr_warmup_steps,
             total_steps=self.total_steps,
             min_ratio=config.lr_min_ratio,
+            schedule=config.lr_schedule,
         )
         rates = {f"train/lr/{group.name}": group.lr for group in self.groups}
         self.peak_rates = {"train/lr": config.lr} | rates
@@ -151,15 +151,17 @@ class Learner:
     def _add_records(self) -> None:
         """Build the metrics, the outcomes of steps and the diagnostics."""
         config, model, ranks = self.config, self.model, self.ranks
+        self.skips = config.on_nonfinite == "skip"
+        norms = tuple(f"train/grad_norm/{group.name}" for group in self.groups)
         self.metrics = MetricBlock(
             config.log_interval,
             names=model.metric_names,
-            replicated=tuple(f"train/grad_norm/{group.name}" for group in self.groups),
+            replicated=(*norms, "train/nonfinite") if self.skips else norms,
             num_shards=self.num_parts,
             global_batch_size=config.global_batch_size,
             ranks=ranks,
         )
-        self.outcomes = Outcomes(ranks)
+        self.outcomes = Outcomes(ranks, config.max_nonfinite if self.skips else 1)
         self.diagnostics = None
         if config.diagnose_interval:
             self.diagnostics = Diagnostics(
@@ -196,12 +198,15 @@ class Learner:
         else:
             drawn = {name: of_parts[0] for name, of_parts in drawn.items()}
             done = self._forward_backward(self.carry, batch, drawn, step)
-        self.carry, loss, metrics, measured = done
-        norms, skip, stops = self._update(loss, factor, asked)
-        self.outcomes.add(step, loss, skip, stops)
+        carry, loss, metrics, measured = done
+        self.carry = carry.without_nonfinite() if self.skips else carry
+        norms, in_a_row, stops = self._update(loss, factor, asked)
+        self.outcomes.add(step, loss, in_a_row, stops)
         known = {"step": step} | {name: rate * factor for name, rate in self.peak_rates.items()}
         if measured:
             known |= self._diagnose(step, measured, norms)
+        if self.skips:
+            norms = torch.cat([norms, in_a_row.view(1)])
         self.metrics.record(metrics, norms, known)
 
     def depth_of_step(self, step: int) -> Depth | None:
@@ -271,20 +276,22 @@ class Learner:
         )
 
     def _update(self, loss: Tensor, factor: float, stop: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Apply the gradients of all ranks if they are finite. Return the results of `reduce`."""
+        """Apply the gradients of all ranks if they are finite. Return their norms, `in_a_row` of
+        the outcomes, and whether any rank was asked to stop.
+        """
         finite = loss.isfinite()
         if self.sparse:
             # Checked before the sign, which turns NaN into 0.
             finite = finite & self.sparse.finite()
         norms, not_finite, stops = self.bucket.reduce(self.ranks, finite=finite, stop=stop)
-        skip = self.outcomes.skip_from_now_if(not_finite)
+        skip = self.outcomes.skip_if(not_finite)
         with self.ranks.wait():  # On a CPU, for `skip`.
             self.update(norms, skip, factor)
         if self.sparse:
             self.sparse.lr = self.config.puzzle_emb_lr * factor
             self.sparse.step(skip)
             self.sparse.zero_grad()
-        return norms, not_finite, stops
+        return norms, self.outcomes.in_a_row, stops
 
     def _diagnose(
         self, step: int, shards: Sequence[dict[str, Tensor]], norms: Tensor
@@ -368,21 +375,27 @@ class MetricBlock:
 class Outcomes:
     """The outcomes of steps, brought to the host. On a GPU they come two steps late, so that the
     host never waits. All ranks read the same outcome at the same step.
+
+    `in_a_row` (float32 [], on the device) counts the last steps that were not finite. At `most` of
+    them the run ends, and no later step makes an update.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Ranks, most: int = 1) -> None:
+        self._ranks, self._most = ranks, most
         self._lag = 2 if ranks.device.type == "cuda" else 0
-        self._skipping = torch.zeros((), dtype=torch.bool, device=ranks.device)
+        self.in_a_row = torch.zeros((), device=ranks.device)
+        self._ended = torch.zeros((), dtype=torch.bool, device=ranks.device)
         self._pending: deque[tuple[int, Tensor, Any]] = deque()
 
-    def skip_from_now_if(self, not_finite: Tensor) -> Tensor:
-        """Return bool [], whether this or an earlier step was `not_finite` (bool [])."""
-        return self._skipping.logical_or_(not_finite)
+    def skip_if(self, not_finite: Tensor) -> Tensor:
+        """Count a step. Return bool [], whether to leave out its update."""
+        self.in_a_row.add_(1).mul_(not_finite)
+        self._ended.logical_or_(self.in_a_row >= self._most)
+        return self._ended | not_finite
 
-    def add(self, step: int, loss: Tensor, skip: Tensor, stop: Tensor) -> None:
-        """Add a step's outcome; `skip` and `stop` are bool [], from `GradientBucket.reduce`."""
-        values = torch.stack([loss.float(), skip.float(), stop.float()])
+    def add(self, step: int, loss: Tensor, in_a_row: Tensor, stop: Tensor) -> None:
+        """Add the outcome of a counted step; `stop` is bool [], from `GradientBucket.reduce`."""
+        values = torch.stack([loss.float(), in_a_row.float(), stop.float()])
         event = None
         if self._lag:
             values = torch.empty(3, pin_memory=True).copy_(values, non_blocking=True)
@@ -391,10 +404,12 @@ class Outcomes:
         self._pending.append((step, values, event))
 
     def check(self, *, wait: bool = False) -> bool:
-        """Read the outcomes that are due (all with `wait`). Return True if a stop was asked for.
+        """Read the outcomes that are due (all with `wait`), and warn of updates that were left out.
+        Return True if a stop was asked for.
 
         Raises:
-            NonFiniteError: an update was skipped. Later calls raise it too, so nothing is saved.
+            NonFiniteError: too many steps in a row were not finite. Later calls raise it too, so
+                nothing is saved.
         """
         stop_asked = False
         while len(self._pending) > (0 if wait else self._lag):
@@ -402,12 +417,16 @@ class Outcomes:
             if event is not None:
                 with self._ranks.wait():
                     event.synchronize()
-            loss, skipped, stop = values.tolist()
-            if skipped:
+            loss, in_a_row, stop = values.tolist()
+            said = f"step {step}: the loss ({loss}) or a gradient is not finite"
+            if in_a_row >= self._most:
+                often = f" ({in_a_row:.0f} in a row)" if self._most > 1 else ""
                 raise NonFiniteError(
-                    f"step {step}: the loss ({loss}) or a gradient is not finite; no update was "
-                    "made from it and nothing is saved. A lower lr or max_grad_norm usually helps"
+                    f"{said}{often}; no update was made from it and nothing is saved. A lower lr "
+                    "or max_grad_norm usually helps"
                 )
+            if in_a_row and self._ranks.is_main:
+                warn(f"{said}; its update is left out")
             self._pending.popleft()
             stop_asked |= bool(stop)
         return stop_asked

@@ -73,16 +73,19 @@ class Trainer:
     ranks: Ranks
     say: Callable[[str], None]
     after_step: Callable[[], object] = bool
-    stop: StopSignals = field(default_factory=StopSignals, init=False)
+    stop: StopSignals = field(init=False)
     # Depths of the steps made since the start. A new depth may have to be compiled.
     _depths_seen: set[Hashable] = field(default_factory=set, init=False)
     _saved_at: float = field(default_factory=time.monotonic, init=False)
+
+    def __post_init__(self) -> None:
+        self.stop = StopSignals(self.config.max_time)
 
     def fit(self) -> None:
         """Train from the run's present step to its end.
 
         Raises:
-            Preempted: a signal asked the run to stop; everything is saved.
+            Preempted: a signal asked the run to stop, or `max_time` is over; everything is saved.
             NonFiniteError: a loss or gradient was not finite; it updated nothing.
             CheckpointError: a checkpoint or the metrics could not be written.
         """
@@ -202,8 +205,9 @@ class Trainer:
         self.save()
         if self._reached_max_steps():
             return self.say(f"stopped at max_steps={self.config.max_steps}")
-        step = self.progress.step
-        message = f"asked to stop: saved at step {step}; the same command resumes the run"
+        step, is_over = self.progress.step, self.stop.out_of_time
+        why = f"max_time={self.config.max_time} is over" if is_over else "asked to stop"
+        message = f"{why}: saved at step {step}; the same command resumes the run"
         raise Preempted(message if self.ranks.is_main else "")
 
     def _log_steps(self, bar: ProgressBar) -> None:

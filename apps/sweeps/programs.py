@@ -127,6 +127,8 @@ def _validated(what: str, schemas: Mapping[str, type[Any]], node: Mapping[str, A
 
 def _require_data(config: TrainConfig, ranks: int) -> str:
     config.check_world_size(ranks)
+    if config.dry_run:
+        raise ConfigError("dry_run=true tries a single run: leave out -m")
     require_folders(config)
     return ""
 

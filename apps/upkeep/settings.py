@@ -28,11 +28,13 @@ from runtime.registry import NameOf, Registry
 from runtime.schema import Schema
 from training.config.schema import MLflowConfig, OptimizerConfig, TrainConfig, WandbConfig
 from training.config.source import CONFIG_DIR
+from training.optim.schedules import LR_SCHEDULES
 
 MARK = "# Written by `make config` from the schemas, with their defaults:\n"
 WIDTH = 120
 # Settings that are config groups: they have their own files.
-GROUPS = ("arch", "heads", "loss", "techniques", "optimizer", "logger", "data")
+GROUPS = ("arch", "heads", "loss", "techniques", "optimizer", "lr_schedule")
+GROUPS += ("logger", "data")
 # Heads of an app. Their settings are in the app's file, heads/lattice.yaml.
 LATTICE_HEADS = ("candidates", "contradiction")
 # The data set's field that an auxiliary head needs.
@@ -62,6 +64,8 @@ for name in SAMPLERS:
 for name in TOKEN_HEADS:
     choice = "standard" if name == "linear" else name
     SECTIONS[f"heads/{choice}"] = {"lm": TOKEN_HEADS[name].schema()}
+for name in LR_SCHEDULES:
+    SECTIONS[f"lr_schedule/{name}"] = LR_SCHEDULES[name].schema()
 for name in TECHNIQUES:
     SECTIONS[f"techniques/{name}"] = {name: TECHNIQUES[name].schema()}
 for name in AUXILIARY_HEADS:

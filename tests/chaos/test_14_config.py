@@ -28,7 +28,7 @@ PROGRAMS: dict[str, tuple[type[Schema], tuple[str, ...]]] = {
     "cfg_solve": (SolveConfig, ("checkpoint=x",)),
     "cfg_convert": (ConvertConfig, ("checkpoint=x", "output=y")),
 }
-GROUPS = ("arch", "heads", "loss", "optimizer", "data", "logger", "experiment")
+GROUPS = ("arch", "heads", "loss", "optimizer", "lr_schedule", "data", "logger", "experiment")
 # Schemas that are not the default choice, and the overrides that choose them.
 CHOSEN = {
     "TRMConfig": "arch=trm",
@@ -39,6 +39,7 @@ CHOSEN = {
     "PuzzleHeadConfig": "heads=puzzle",
     "MoEHeadConfig": "heads=moe",
     "HierarchicalHeadConfig": "heads=hierarchical loss=act_softmax",
+    "WSDConfig": "lr_schedule=wsd lr_min_ratio=0",
 }
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 3, 2.5, -0.25, 1.5, 1e300, 2**70, -(2**70)),

@@ -15,6 +15,7 @@ import torch
 
 from runtime.compiler import FOLDER_VARIABLE
 from training.checkpoint.tensors import load_tensors
+from training.step import Learner
 
 Train = Callable[[Sequence[str]], None]
 
@@ -69,7 +70,8 @@ def assert_close(first: Any, second: Any, since: int = 0) -> None:
     for own, other in zip(first.records, second.records, strict=True):
         assert own.keys() == other.keys()
         for name, value in own.items():
-            if name in ("step", "train/count", "eval/count", "train/lr") or own["step"] < since:
+            exact = name in ("step", "train/count", "eval/count", "train/lr")
+            if exact or own["step"] < since or isinstance(value, str):  # "nan"
                 assert other[name] == value, (own["step"], name)
             elif "grad_norm" in name:
                 assert other[name] == pytest.approx(value, rel=1e-3)
@@ -121,6 +123,66 @@ def test_two_ranks_resume_the_run_of_one(settings: list[str], run: Any) -> None:
     moved, said = run("moved", settings, ranks=2)
     assert "resumed not bit for bit (world_size: 1 -> 2)" in said[0]
     assert_close(one, moved, since=8)
+
+
+# Stops and steps that are left out
+
+# A plug-in with a fault: before two steps the carry of one of the eight rows becomes NaN.
+FAULT = """
+import torch
+from training.step import Learner
+
+step = Learner.step
+
+def struck(learner, number, *rest):
+    row = 5 - learner.ranks.rank * learner.local_batch_size
+    if number in (4, 5) and 0 <= row < learner.local_batch_size:
+        learner.carry.halted[row] = False
+        learner.carry.inner["z_H"][row] = torch.nan
+    step(learner, number, *rest)
+
+Learner.step = struck
+"""
+
+
+def test_all_ranks_leave_out_the_same_steps(
+    settings: list[str], run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip = ["on_nonfinite=skip", "max_nonfinite=3", "max_steps=8", "checkpoint_interval=4"]
+    (tmp_path / "fault.py").write_text(FAULT)
+    two, _ = run("two", settings, *skip, "plugins=[fault]", ranks=2)
+    monkeypatch.setattr(Learner, "step", Learner.step)  # Restored after the fault.
+    exec(FAULT, {})
+    one, _ = run("one", settings, *skip)
+    counts = [record["train/nonfinite"] for record in two.train_records]
+    assert counts == [0, 0, 0, 1, 2, 0, 0, 0]
+    assert_close(one, two)
+    assert [two.state(step)["nonfinite"] for step in (4, 8)] == [1, 0]
+    for step in (4, 8):
+        assert_same_carry(one.folder / f"step_{step}", two.folder / f"step_{step}")
+
+
+# A plug-in: the clock of the first rank stands still.
+CLOCK = """
+import os
+from training.stop_signals import StopSignals
+
+if os.environ["RANK"] == "0":
+    StopSignals.out_of_time = False
+"""
+
+
+def test_all_ranks_stop_when_the_time_of_one_is_over(
+    settings: list[str], start_ranks: Any, files_of: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "clock.py").write_text(CLOCK)
+    folder = f"checkpoint_path={tmp_path / 'run'}"
+    command = ["pretrain.py", *settings, folder, "epochs=120000", "max_time=1s", "plugins=[clock]"]
+    for process in start_ranks(command, command):
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 75, err
+    files = files_of(tmp_path / "run")
+    assert files.train_records[-1]["step"] == files.steps[-1] > 0
 
 
 # reduction=exact

@@ -74,7 +74,7 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_files_and_choices_that_are_named_exist(page: str) -> None:
     text = "".join(map(text_of, EXTENDING)) if page in EXTENDING else text_of(page)
     named = re.findall(r"\b(?:python|sbatch) (?:PROJECT/)?((?:\w+/)*\w+\.(?:py|sh))", text)
-    groups = "arch|heads|loss|optimizer|data|logger|experiment"
+    groups = "arch|heads|loss|optimizer|lr_schedule|data|logger|experiment"
     choices = re.findall(rf"(?<![\w.])({groups})=([A-Za-z]\w*)", text)
     named += [f"config/{group}/{choice}.yaml" for group, choice in choices if choice != "NAME"]
     for name in named:
@@ -131,7 +131,8 @@ def test_the_documented_keys_are_the_written_ones(
     flags = "--source=generate --size=4 --min-length=2 --subsample-size=16 --test-size=8 --pixels"
     assert build_maze_dataset.main([*flags.split(), f"--output-dir={mazes}"]) == 0
     runs = {
-        "sudoku": ["heads=enhanced", "optimizer=grouped", "arch.loss.weighting=uncertainty"],
+        "sudoku": ["heads=enhanced", "optimizer=grouped", "arch.loss.weighting=uncertainty"]
+        + ["on_nonfinite=skip"],
         "maze": [f"data_path={mazes}", "heads=sage"],
         "arc": [f"data_path={arc_data}", "heads=moe", "global_batch_size=6"],
     }

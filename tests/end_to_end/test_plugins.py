@@ -18,6 +18,7 @@ from models.hrm.config import HRMConfig
 from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, AuxiliaryHeadConfig, TokenHeadConfig
 from runtime.registry import imported
 from runtime.schema import Count, Size, further_field
+from training.optim.schedules import LR_SCHEDULES, ScheduleConfig
 
 Path("imported").touch()
 
@@ -33,6 +34,15 @@ class DigitsConfig(TokenHeadConfig):
     depth: Size = 2
 
 
+class StairsConfig(ScheduleConfig):
+    name: Literal["stairs"] = "stairs"
+    number: Count = 3
+
+    def height(self, step, first, last):
+        return 1 - (step - first) * self.number // (last - first) / self.number
+
+
+LR_SCHEDULES.add("stairs", StairsConfig)
 ARCHITECTURES.add("mine", MineConfig, imported("nowhere", "Mine"))
 ATTENTION_BIASES.add("near", AttentionBiasConfig, imported("nowhere", "Near"))
 TOKEN_HEADS.add("digits", DigitsConfig, imported("nowhere", "digits"))
@@ -50,9 +60,12 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_registered_names_are_choices_with_their_defaults(run_python: Any) -> None:
     chosen = ["arch=mine", "arch.widget_size=5", "heads=[digits,doubt]", "arch.heads.lm.depth=4"]
+    chosen += ["lr_schedule=stairs", "lr_schedule.number=4"]
     composed = run_python("pretrain.py", ON, *chosen, "--cfg", "job")
     assert composed.code == 0, composed.err
-    arch = yaml.safe_load(composed.out)["arch"]
+    settings = yaml.safe_load(composed.out)
+    assert settings["lr_schedule"] == {"name": "stairs", "number": 4}
+    arch = settings["arch"]
     assert (arch["name"], arch["widget_size"], arch["H_cycles"]) == ("mine", 5, 2)
     assert arch["heads"]["lm"] == {"name": "digits", "depth": 4, "norm": "none", "dropout": 0.0}
     assert arch["heads"]["doubt"] == {"detach": False}
@@ -78,6 +91,8 @@ def refusal(run_python: Any, *arguments: str) -> str:
         (f"{ON} arch=mine arch.widgetsize=5", "did you mean arch.widget_size?"),
         (f"{ON} arch=mine arch.widget_size=x", "arch.widget_size=x: input should be a valid int"),
         (f"{ON} arch.widget_size=5", "the chosen files have no arch.widget_size"),
+        (f"{ON} lr_schedule=stair", "did you mean lr_schedule=stairs?"),
+        (f"{ON} lr_schedule=stairs lr_schedule.number=0", "lr_schedule.number=0: input should be"),
         (f"{ON} arch.attention_bias=nea", "input should be 'none', 'sudoku' or 'near'"),
         (f"{ON} heads=[digits,tied]", "digits and tied exclude each other; choose one"),
         (f"{ON} arch.loss.weights.dout=1", "did you mean arch.loss.weights.doubt?"),

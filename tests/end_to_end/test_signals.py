@@ -1,19 +1,25 @@
-"""SIGINT and SIGTERM save and stop with exit code 75; the same command resumes to the same bits."""
+"""SIGINT, SIGTERM and the end of max_time save and stop with exit code 75; the same command resumes
+to the same bits.
+"""
 
 import os
 import signal
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import pretrain
-from runtime.errors import Preempted
+from runtime.errors import ConfigError, Preempted
+from runtime.schema import seconds_of
 from training import stop_signals
+from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
 from training.config.schema import TrainConfig
 from training.tracking import Tracker
+from training.trainer import Trainer
 
 
 @pytest.mark.parametrize(
@@ -98,3 +104,63 @@ def test_repeated_signals_count_once(
     signal_at(3, signal.SIGINT, signal.SIGINT, signal.SIGTERM)
     with pytest.raises(Preempted, match="saved at step 3"):
         run()
+
+
+# max_time
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
+    """Return a function that lets a method of the trainer take some seconds, on a clock that stands
+    still otherwise.
+    """
+    now = [0.0]
+    monkeypatch.setattr(stop_signals, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def takes(method: str, seconds: float) -> None:
+        original = getattr(Trainer, method)
+
+        def timed(*given: Any) -> Any:
+            now[0] += seconds
+            return original(*given)
+
+        monkeypatch.setattr(Trainer, method, timed)
+
+    return takes
+
+
+def test_a_run_in_pieces_of_max_time_ends_with_the_same_bits(
+    run: Any, files: Any, clock: Callable[[str, float], None]
+) -> None:
+    whole = run(name="whole")
+    clock("_train_step", 60)
+    for step in (5, 10, 15):
+        with pytest.raises(Preempted, match=f"max_time=5m is over: saved at step {step}; "):
+            run("max_time=5m")
+        assert files.steps[-1] == step
+    assert run("max_time=5m").digest() == whole.digest()
+
+
+def test_max_time_ends_an_evaluation(
+    run: Any, files: Any, clock: Callable[[str, float], None]
+) -> None:
+    whole = run(name="whole")
+    clock("_evaluate", 3600)
+    with pytest.raises(Preempted, match="max_time=1h is over: saved at step 4; "):
+        run("max_time=1h")
+    assert (files.steps, files.eval_records) == ([4], [])
+    assert run().digest() == whole.digest()
+
+
+@pytest.mark.parametrize("given", ["0", "0h", "90", "-1h", "1h30", "1.5h", "30m1h", "'8 h'", "h"])
+def test_a_max_time_that_is_no_time_is_refused(tiny_settings: list[str], given: str) -> None:
+    with pytest.raises(ConfigError, match="max_time: '.*' is not a time above 0; write it"):
+        load_config(TrainConfig, "cfg_pretrain", [*tiny_settings, f"max_time={given}"])
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("8h", 28800), ("30m", 1800), ("90s", 90), ("1h30m", 5400)]
+)
+def test_a_time_has_units(tiny_settings: list[str], given: str, seconds: int) -> None:
+    config = load_config(TrainConfig, "cfg_pretrain", [*tiny_settings, f"max_time={given}"])
+    assert seconds_of(str(config.max_time)) == seconds

@@ -127,6 +127,33 @@ def test_stream_is_the_one_of_earlier_versions(tmp_path: Path):
     assert mixed == [4, 6, 7, 8, 5, 17, 8, 4, 5, 6]
 
 
+def test_an_iteration_ends_at_its_limit(dataset: PuzzleDataset):
+    whole = [drawn.rows.tolist() for _, drawn in batches_of(dataset).iterate_rows(1)]
+    limited = batches_of(dataset, max_batches=2)
+    assert [drawn.rows.tolist() for _, drawn in limited.iterate_rows(1)] == whole[:2]
+    assert [position for position, _ in limited.iterate_rows(1, 1)] == [1]
+    assert list(limited.iterate_rows(1, 2)) == []
+    assert limited.steps_per_iteration(1) == 2
+    assert batches_of(dataset, max_batches=99).steps_per_iteration(1) == len(whole)
+
+
+def test_repeated_batches_come_in_turns(dataset: PuzzleDataset):
+    first = [drawn.rows.tolist() for _, drawn in batches_of(dataset).iterate_rows(0)][:2]
+    repeated = batches_of(dataset, repeated=2)
+    orders = set()
+    for iteration in range(12):
+        expected = batches_of(dataset).steps_per_iteration(iteration)
+        places = [first.index(d.rows.tolist()) for _, d in repeated.iterate_rows(iteration)]
+        assert len(places) == repeated.steps_per_iteration(iteration) == expected
+        turns = [tuple(places[n : n + 2]) for n in range(0, len(places) - 1, 2)]
+        assert all(set(turn) == {0, 1} for turn in turns)
+        orders |= set(turns)
+        # A resumed run continues with the same batches.
+        resumed = batches_of(dataset, repeated=2).iterate_rows(iteration, 1)
+        assert [first.index(drawn.rows.tolist()) for _, drawn in resumed] == places[1:]
+    assert orders == {(0, 1), (1, 0)}
+
+
 def test_published_test_set_is_read_in_order():
     dataset = PuzzleDataset([PUBLISHED], "test")
     batches = EvalBatches(dataset, global_batch_size=4)

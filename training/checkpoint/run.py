@@ -89,6 +89,7 @@ class RunKeeper:
         return RunState(
             **asdict(progress),
             total_steps=learner.total_steps,
+            nonfinite=int(learner.outcomes.in_a_row),
             config=learner.config.model_dump(mode="json"),
             facts=learner.facts.to_dict(),
             data_fingerprint=self.fingerprint,
@@ -141,6 +142,7 @@ class RunKeeper:
         if learner.diagnostics and state.diagnostics:
             with _checkpoint_errors(path / STATE, "diagnostics"):
                 learner.diagnostics.restore(state.diagnostics)
+        learner.outcomes.in_a_row.fill_(state.nonfinite or 0)
         learner.seed_other_ranks(state.step)  # A new rank has no saved state.
         states = load_tensors(path / RNG)
         with _checkpoint_errors(path / RNG, "random state"):

@@ -1,9 +1,10 @@
 """The run's folder: its name, its creation, and the checkpoint to resume. Imports no torch."""
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import yaml
@@ -16,7 +17,7 @@ from runtime.files import sha256, write_atomically
 from runtime.text import shown
 from training.checkpoint import store
 from training.checkpoint.store import Checkpoint, checkpoint_path, list_steps, load_checkpoint
-from training.config.schema import TrainConfig, changed_keys, in_present_terms
+from training.config.schema import LoggerConfig, TrainConfig, changed_keys, in_present_terms
 
 if TYPE_CHECKING:
     from runtime.ranks import Ranks
@@ -40,6 +41,29 @@ def with_names(config: TrainConfig) -> TrainConfig:
     folder = config.checkpoint_path or str(named)
     names = {"project_name": project, "run_name": run, "checkpoint_path": folder}
     return config.model_copy(update=names)
+
+
+@contextmanager
+def placed(config: TrainConfig, say: Callable[[str], None]) -> Iterator[TrainConfig]:
+    """Yield the configuration to train by, with all names. A dry run gets a temporary folder beside
+    the run's, or in the nearest folder above it, and no loggers; the folder is removed at the end.
+    """
+    config = with_names(config)
+    if not config.dry_run:
+        yield config
+        return
+    run_dir = Path(str(config.checkpoint_path))
+    above = next(folder for folder in run_dir.absolute().parents if folder.is_dir())
+    with disk_errors(above, ConfigError):
+        temporary = TemporaryDirectory(prefix=".dry-run-", dir=above, ignore_cleanup_errors=True)
+    own = {"checkpoint_path": str(Path(temporary.name) / run_dir.name), "resume": "auto"}
+    own |= {"logger": LoggerConfig(name="jsonl"), "profile": False}
+    own |= {"limit_eval_batches": min(2, config.limit_eval_batches or 2)}
+    with temporary:
+        yield config.model_copy(update=own)
+    steps = store.list_steps(run_dir)
+    held = f", which already has a checkpoint at step {steps[-1]}" if steps else ""
+    say(f"its folder would be {run_dir}{held}")
 
 
 def prepare_run_dir(run_dir: Path) -> None:

@@ -59,6 +59,8 @@ class RunState(Schema, extra="ignore"):
     """steps of the learning rate's schedule"""
     seconds: NonNegativeFloat | None = None
     """run time so far, over all starts"""
+    nonfinite: CountOrZero | None = None
+    """the last steps in a row without an update, with on_nonfinite=skip"""
     best_score: _Score | None = None
     score: _Score | None = None
     """exact accuracy of the evaluation at this step, if there was one"""

@@ -15,6 +15,7 @@ from runtime.registry import PLUGINS, Registry, imported
 from runtime.schema import (
     Count,
     CountOrZero,
+    Duration,
     FolderName,
     MachineSettings,
     NonNegativeFloat,
@@ -26,6 +27,7 @@ from runtime.schema import (
     StrictBool,
 )
 from runtime.text import shown
+from training.optim.schedules import LR_SCHEDULES, PUBLISHED, ScheduleConfig
 
 Rate = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 
@@ -205,6 +207,11 @@ class TrainingSettings(Schema):
     """passes over the groups of puzzles"""
     eval_interval: Count | None = 10000
     """epochs between evaluations; null: evaluate at the end only"""
+    limit_train_batches: Count | None = None
+    """train on this many batches between evaluations; the schedule shortens with it; null: all"""
+    overfit_batches: Count | None = None
+    """train on this many first batches again and again, to see train/exact_accuracy rise; steps,
+    schedule and evaluations (of the test split) stay as they are; null: train on all"""
     seed: Seed = 0
     """seed of all random draws"""
 
@@ -220,17 +227,19 @@ class EvaluationSettings(Schema):
     """sequences per batch; null: global_batch_size"""
     eval_max_examples: Count | None = None
     """evaluate this many first rows of each test set; null: all"""
+    limit_eval_batches: Count | None = None
+    """the same in batches; the smaller of the two counts; null: all"""
     eval_save_outputs: list[OutputField] = []
     """arrays to write to eval_step_N/ in the run's folder"""
 
 
 class OptimizationSettings(Schema):
-    """Learning rates: linear warm-up, then cosine down to lr_min_ratio of the peak."""
+    """Learning rates: linear warm-up, then lr_schedule=NAME down to lr_min_ratio of the peak."""
 
     lr: NonNegativeFloat = 1e-4
     """peak learning rate, after the warm-up"""
     lr_min_ratio: Probability = 1.0
-    """learning rate at the end, as a share of the peak; 1: constant after the warm-up"""
+    """learning rate at the schedule's end, as a share of the peak; 1: the peak until the end"""
     lr_warmup_steps: CountOrZero = 2000
     """optimizer steps in which the learning rate rises to its peak"""
     beta1: Rate = 0.9
@@ -279,7 +288,7 @@ class RunFolderSettings(Schema):
 
 
 class ProgressSettings(Schema):
-    """Reports on the run's progress, and an early stop."""
+    """Reports on the run's progress, a trial of it, and early stops."""
 
     log_interval: Count = 10
     """steps between writes of the metrics; every step has a record"""
@@ -287,6 +296,17 @@ class ProgressSettings(Schema):
     """steps between diagnoses (diagnose/... in the metrics, and warnings); null: none"""
     max_steps: Count | None = None
     """save and stop after this step; the learning rate schedule does not change"""
+    max_time: Duration | None = None
+    """8h, 30m, 1h30m, ...: save and stop, as after a signal (exit code 75), when this start has
+    trained and evaluated so long; an evaluation must fit into it; null: no limit"""
+    dry_run: StrictBool = False
+    """true: try a step, a short evaluation, a save and a restore; print what the run would do; keep
+    nothing"""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """if a loss or gradient is not finite; skip: leave out the update, and give new puzzles to the
+    rows whose carry is not finite"""
+    max_nonfinite: Count = 10
+    """with on_nonfinite=skip: end the run after this many steps in a row without an update"""
     profile: StrictBool = False
     """true: write a trace of steps 5 to 7 of this start, and list the slowest operations"""
 
@@ -305,6 +325,7 @@ class TrainConfig(
 
     arch: ArchConfig
     optimizer: Annotated[OptimizerConfig, OPTIMIZERS]
+    lr_schedule: Annotated[ScheduleConfig, LR_SCHEDULES] = PUBLISHED
     logger: LoggerConfig = LoggerConfig()
 
     @model_validator(mode="after")
@@ -315,6 +336,9 @@ class TrainConfig(
             raise ValueError(
                 "freeze_weights=true needs a puzzle embedding: set arch.puzzle_emb_ndim"
             )
+        if self.lr_schedule.needs_end and self.lr_min_ratio == 1:
+            name = f"lr_schedule={self.lr_schedule.name}"
+            raise ValueError(f"{name} has no effect with lr_min_ratio=1: set lr_min_ratio=0")
         if self.eval_interval is not None and self.epochs % self.eval_interval:
             nearest = max(1, round(self.epochs / self.eval_interval)) * self.eval_interval
             raise ValueError(

@@ -2,7 +2,6 @@
 update that an optimizer makes from it.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,6 +15,7 @@ from runtime.errors import ConfigError
 from runtime.ranks import Ranks, sum_in_order
 from training.config.schema import OPTIMIZERS, OptimizerConfig, ParamGroupConfig, TrainConfig
 from training.optim.ema import WeightAverage
+from training.optim.schedules import PUBLISHED, ScheduleConfig
 
 LOSS_WEIGHTS_PREFIX = "log_variances."
 # Keys of a torch parameter group: the name of its `ParamGroup`, and its peak rate.
@@ -134,18 +134,24 @@ def skip_update(optimizer: Optimizer, skip: Tensor) -> None:
     optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
 
 
-def lr_factor(step: int, *, warmup_steps: int, total_steps: int, min_ratio: float) -> float:
+def lr_factor(
+    step: int,
+    *,
+    warmup_steps: int,
+    total_steps: int,
+    min_ratio: float,
+    schedule: ScheduleConfig = PUBLISHED,
+) -> float:
     """Return the learning rate at `step`, as a share of the peak rate.
 
     Args:
         step: from 1.
         warmup_steps: length of the linear rise; at `step == warmup_steps` the factor is 1.
-        total_steps: step with the factor `min_ratio`. After it the factor rises, as published.
+        total_steps: step at which the schedule has reached `min_ratio`.
     """
     if step < warmup_steps:
         return step / max(1, warmup_steps)
-    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
-    return min_ratio + max(0.0, (1 - min_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
+    return min_ratio + (1 - min_ratio) * schedule.height(step, warmup_steps, total_steps)
 
 
 class GradientBucket:

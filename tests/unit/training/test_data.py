@@ -12,7 +12,15 @@ from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError, DatasetError
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
-from training.data import data_facts, open_data, require_batches, require_same_data
+from training.data import (
+    data_facts,
+    eval_batches,
+    open_data,
+    require_batches,
+    require_same_data,
+    scheduled_steps,
+    train_batches,
+)
 
 
 def configure(*settings: str) -> TrainConfig:
@@ -97,6 +105,59 @@ def test_a_batch_that_never_fills_is_a_mistake(sudoku_data: Path, settings: list
     require_batches(fits, train)
     with pytest.raises(ConfigError, match=f"global_batch_size=33: {shown}"):
         require_batches(configure(*common, *settings, "global_batch_size=33"), train)
+
+
+LIMITS = {"limit_train_batches": 4, "overfit_batches": 4, "limit_eval_batches": 3}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_beyond_the_data_is_a_mistake(sudoku_data: Path, name: str) -> None:
+    common = [f"data_path={sudoku_data}", "epochs=16", "eval_interval=4", "global_batch_size=8"]
+    common += ["eval_batch_size=4"]
+    most = LIMITS[name]
+    opened(*common, f"{name}={most}")
+    with pytest.raises(ConfigError, match=f"{name}={most + 1}: there are only {most} batches"):
+        opened(*common, f"{name}={most + 1}")
+
+
+def test_no_more_batches_are_repeated_than_the_limit_leaves(sudoku_data: Path) -> None:
+    common = [f"data_path={sudoku_data}", "epochs=16", "eval_interval=4", "global_batch_size=8"]
+    with pytest.raises(ConfigError, match="overfit_batches=3: there are only 2 batches"):
+        opened(*common, "limit_train_batches=2", "overfit_batches=3")
+
+
+def test_a_limit_shortens_the_schedule(sudoku_data: Path) -> None:
+    common = [f"data_path={sudoku_data}", "epochs=16", "eval_interval=4", "global_batch_size=8"]
+    train, _ = opened(*common)
+    limits = {"limit_train_batches=3": 12, "limit_train_batches=4": 16, "overfit_batches=1": 16}
+    for limit, steps in limits.items():
+        config = configure(*common, limit)
+        assert scheduled_steps(config, train.metadata) == steps
+        batches = train_batches(config, train)
+        assert sum(batches.steps_per_iteration(i) for i in range(4)) == steps
+        assert sum(len(list(batches.iterate_rows(i))) for i in range(4)) == steps
+
+
+@pytest.mark.parametrize("reduction", ["fast", "exact"])
+@pytest.mark.parametrize(
+    ("limits", "rows"),
+    [
+        ([], 10),
+        (["limit_eval_batches=2"], 8),
+        (["limit_eval_batches=3"], 10),
+        (["limit_eval_batches=1", "eval_max_examples=7"], 4),
+        (["limit_eval_batches=2", "eval_max_examples=7"], 7),
+    ],
+)
+def test_the_smaller_limit_of_an_evaluation_counts(
+    sudoku_data: Path, limits: list[str], rows: int, reduction: str
+) -> None:
+    common = [f"data_path={sudoku_data}", "eval_batch_size=4", f"reduction={reduction}"]
+    _, test = opened(*common)
+    assert test is not None
+    ranks: Any = SimpleNamespace(rank=0, world_size=1)
+    batches = eval_batches(configure(*common, *limits), test, ranks)
+    assert batches.num_examples == {"all": rows}
 
 
 def test_ranks_with_other_data_are_named() -> None:

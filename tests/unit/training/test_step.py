@@ -12,8 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from puzzle_dataset import PuzzleDataset
 from runtime.compiler import Compiling
+from runtime.errors import NonFiniteError
 from runtime.ranks import Ranks
 from training import step as step_module
+from training.checkpoint.tensors import model_tensors, optimizer_tensors
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.data import train_batches
@@ -118,6 +120,7 @@ SETTINGS = {
         "micro_batch_size=4",
     ],
     "anchors": [*ANCHORS, "micro_batch_size=4"],
+    "not finite": ["on_nonfinite=skip"],
     "trm": ["arch=trm", "arch.mlp_t=true", "arch.pos_encodings=none", "arch.L_cycles=2"],
 }
 
@@ -154,3 +157,124 @@ def test_what_pays_to_compile_is_counted_until_max_steps(
     for settings in ([], ["max_steps=2"], ["max_steps=1000000"]):
         learner = learner_of(*settings)
     assert counted[0] == counted[2] == counted[1] / 2 * learner.total_steps
+
+
+# on_nonfinite=skip
+
+SKIP = ["on_nonfinite=skip", "max_nonfinite=3", "ema=true", "arch.halt_exploration_prob=1.0"]
+PLACES = ("loss", "gradient", "gradient of the puzzle embedding", "carry")
+
+
+class Steps:
+    """The steps of a learner, some of them struck by a NaN."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner, self.number = learner, 0
+        dataset = PuzzleDataset(learner.config.train_paths, "train")
+        self.batches = train_batches(learner.config, dataset).iterate(0)
+
+    def make(self, place: str | None = None) -> None:
+        self.number += 1
+        learner, update = self.learner, Learner._update
+        if place == "carry":
+            row = int(learner.carry.halted.long().argmin())
+            assert not learner.carry.halted[row]
+            learner.carry.inner["z_H"][row, 1, 2] = torch.nan
+
+        def struck(loss: Tensor, *rest: Any) -> Any:
+            if place == "gradient":
+                learner.bucket.flat[7] = torch.inf
+            elif place == "loss":
+                loss = loss * torch.nan
+            elif place is not None and place != "carry":
+                embedding = learner.model.puzzle_embedding
+                assert embedding is not None
+                assert embedding.local_weights.grad is not None
+                embedding.local_weights.grad[0, 0] = torch.nan
+            return update(learner, loss, *rest)
+
+        learner._update = struck  # type: ignore[method-assign]
+        learner.step(self.number, next(self.batches)[1], StopSignals())
+
+    def state(self) -> dict[str, Tensor]:
+        """Return copies of weights, tables, optimizer state and average."""
+        learner = self.learner
+        assert learner.average
+        tensors = model_tensors(learner.model)
+        tensors |= optimizer_tensors(learner.optimizer, learner.groups)
+        tensors |= {f"average {name}": value for name, value in learner.average.tensors().items()}
+        return {name: value.clone() for name, value in tensors.items()}
+
+
+def is_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+@pytest.mark.parametrize(
+    ("place", "more"),
+    [
+        *((place, []) for place in PLACES),
+        ("gradient", ["optimizer=grouped"]),
+        ("carry", ["optimizer=muon", "micro_batch_size=4"]),
+        ("loss", ["reduction=exact"]),
+    ],
+)
+def test_a_step_that_is_not_finite_is_left_out(
+    learner_of: Callable[..., Learner],
+    place: str,
+    more: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    steps, twin = (Steps(learner_of(*SKIP, *more)) for _ in range(2))
+    for each in (steps, twin):
+        each.make()
+        each.make()
+    before = steps.state()
+    carry = steps.learner.carry
+    struck = int(carry.halted.long().argmin()) if place == "carry" else None
+    steps.make(place)
+    twin.make()
+    assert is_same(before, steps.state())
+    assert not is_same(before, twin.state())
+
+    # Only the broken row starts anew. No update was made, so the others are as in the twin.
+    found, expected = steps.learner.carry, twin.learner.carry
+    for row in range(8):
+        assert found.halted[row] == (row == struck or expected.halted[row])
+        for name, latent in found.inner.items():
+            wanted = torch.zeros_like(latent[row]) if row == struck else expected.inner[name][row]
+            assert torch.equal(latent[row], wanted)
+    steps.make()
+    assert not is_same(before, steps.state())
+    assert found.examples.keys() == steps.learner.carry.examples.keys()
+    if struck is not None:
+        assert steps.learner.carry.steps[struck] == 1
+    assert steps.learner.outcomes.check(wait=True) is False
+    assert "step 3: the loss (" in capsys.readouterr().err
+    counts = [record["train/nonfinite"] for record in steps.learner.metrics.drain()]
+    assert counts == [0, 0, 1, 0]
+
+
+def test_too_many_steps_in_a_row_end_the_run(learner_of: Callable[..., Learner]) -> None:
+    steps = Steps(learner_of(*SKIP))
+    for place in (None, "loss", "gradient", None, "loss", "loss"):
+        steps.make(place)
+        steps.learner.outcomes.check(wait=True)
+    before = steps.state()
+    steps.make("loss")
+    steps.make()  # On a GPU, the host knows the outcome only two steps later.
+    assert is_same(before, steps.state())
+    for _ in range(2):
+        with pytest.raises(NonFiniteError, match=r"step 7: the loss .* \(3 in a row\)"):
+            steps.learner.outcomes.check(wait=True)
+
+
+def test_without_a_fault_skip_changes_no_bit(learner_of: Callable[..., Learner]) -> None:
+    steps, other = Steps(learner_of(*SKIP)), Steps(learner_of(*SKIP, "on_nonfinite=stop"))
+    for each in (steps, other, steps, other, steps, other):
+        each.make()
+    assert is_same(steps.state(), other.state())
+    assert is_same(steps.learner.carry.tensors(), other.learner.carry.tensors())
+    pairs = zip(*(each.learner.metrics.drain() for each in (steps, other)), strict=True)
+    for own, expected in pairs:
+        assert own == expected | {"train/nonfinite": 0.0}

@@ -170,6 +170,7 @@ NEUTRAL = """
     project_name=other run_name=other checkpoint_path=other load_checkpoint=other resume=1
     resume_changed=true checkpoint_interval=5 checkpoint_every_eval=true keep_last=7 keep_best=7
     min_eval_interval=1 eval_batch_size=3 eval_max_examples=3 eval_save_outputs=[preds]
+    limit_eval_batches=2 max_time=1h dry_run=true on_nonfinite=skip max_nonfinite=3
     evaluators=[arc] device=cpu compile=false num_threads=1
     rank_timeout=30 log_interval=1 diagnose_interval=7 max_steps=8
     sweep_name=other plugins=[] micro_batch_size=4 profile=true eval_split=null
