@@ -8,6 +8,7 @@ import netrc
 import os
 import re
 import secrets
+import struct
 import threading
 import time
 import urllib.error
@@ -156,8 +157,11 @@ class WandbLog(SideLog):
         )
 
     def _send(self, records: Sequence[Record]) -> None:
+        import wandb
+
         for record in records:
-            self._run.log(dict(_numbers(record)), step=record["step"])
+            films = {name: wandb.Video(str(gif)) for name, gif in _gifs(record).items()}
+            self._run.log(dict(_numbers(record)) | films, step=record["step"])
 
     def _finish(self) -> None:
         self._run.finish()
@@ -186,6 +190,11 @@ class TensorBoardLog(SideLog):
     def _send(self, records: Sequence[Record]) -> None:
         for record in records:
             values = [{"tag": name, "simple_value": value} for name, value in _numbers(record)]
+            for name, gif in _gifs(record).items():
+                content = gif.read_bytes()
+                width, height = struct.unpack_from("<HH", content, 6)
+                image = {"encoded_image_string": content, "width": width, "height": height}
+                values.append({"tag": name, "image": {**image, "colorspace": 3}})
             self._write(step=record["step"], summary={"value": values})
 
     def _write(self, **event: Any) -> None:
@@ -274,6 +283,11 @@ def _numbers(record: Record) -> Iterator[tuple[str, float]]:
     for name, value in record.items():
         if name != "step" and isinstance(value, int | float):
             yield name, float(value)
+
+
+def _gifs(record: Record) -> dict[str, Path]:
+    """Return the paths of GIFs in a record, by name."""
+    return {name: value for name, value in record.items() if isinstance(value, Path)}
 
 
 def _mlflow_name(name: str) -> str:

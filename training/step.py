@@ -1,7 +1,8 @@
 """One optimizer step: forward and backward over this rank's rows, update, metrics."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -208,6 +209,15 @@ class Learner:
         if self.skips:
             norms = torch.cat([norms, in_a_row.view(1)])
         self.metrics.record(metrics, norms, known)
+
+    @contextmanager
+    def evaluated(self) -> Iterator[ACTLossHead]:
+        """Give the model in evaluation mode, with its averaged weights if there are any."""
+        with self.average.in_place_of_weights() if self.average else nullcontext():
+            try:
+                yield self.model.eval()
+            finally:
+                self.model.train()
 
     def depth_of_step(self, step: int) -> Depth | None:
         """Return the depth of a step (from 1) if a technique sets it. A new depth compiles anew."""

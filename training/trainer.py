@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from runtime.errors import CheckpointError, NonFiniteError, Preempted
 from runtime.progress import bar
 from runtime.ranks import Ranks
 from runtime.text import figures, terminal_width
+from training.calling import Callbacks
 from training.checkpoint.run import Progress, RunKeeper
 from training.config.schema import TrainConfig
 from training.step import Learner
@@ -80,6 +81,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.stop = StopSignals(self.config.max_time)
+        self.callbacks = Callbacks(self.learner, self.progress, self.keeper.run_dir, self.tracker)
 
     def fit(self) -> None:
         """Train from the run's present step to its end.
@@ -88,9 +90,13 @@ class Trainer:
             Preempted: a signal asked the run to stop, or `max_time` is over; everything is saved.
             NonFiniteError: a loss or gradient was not finite; it updated nothing.
             CheckpointError: a checkpoint or the metrics could not be written.
+            ConfigError: a callback with on_error=stop failed; everything is saved.
         """
         if self._reached_max_steps():
             return self.say(f"nothing to do: step {self.progress.step} has reached max_steps")
+        self.callbacks.tell("start")
+        if self.callbacks.reason:
+            return self.say(f"nothing to do: {self.callbacks.ending()}")
         self.learner.model.train()
         bar = ProgressBar(
             done=self.progress.step,
@@ -98,7 +104,7 @@ class Trainer:
             rows_per_step=self.config.global_batch_size,
             show=self.ranks.is_main,
         )
-        with self.stop, closing(bar):
+        with self.stop, closing(bar), self.callbacks:
             while self.progress.iteration < self.config.num_iterations:
                 try:
                     stopped = self._train_iteration(bar)
@@ -107,18 +113,22 @@ class Trainer:
                         self._log_steps(bar)  # The steps that led here. All ranks take part.
                     raise
                 self._log_steps(bar)
-                if stopped:
+                if stopped or self.callbacks.reason:
                     return self._stop()
                 try:
                     self._evaluate_and_save()
                 except _EvaluationStopped:
                     return self._stop()
+                if self.callbacks.reason:
+                    break
             bar.finish()
         # Rank 0 closes its logs first, and W&B may have much to send.
         self.ranks.mark("the end", long=True)
         step, scheduled = self.progress.step, self.learner.total_steps
         counted = "" if step == scheduled else f" (the lr schedule has {scheduled} steps)"
         self.say(f"training ended at step {step}{counted}")
+        if self.callbacks.reason:
+            self.say(self.callbacks.ending())
 
     def save(self, *, score: float | None = None, permanent: bool = False) -> None:
         """Save a checkpoint, see `RunKeeper.save`. Raise NonFiniteError if a step was skipped."""
@@ -126,7 +136,9 @@ class Trainer:
         now = time.monotonic()
         self.progress.seconds += now - self._saved_at
         self._saved_at = now
+        self.callbacks.save_asked = False
         self.keeper.save(self.progress, self.tracker, score, permanent)
+        self.callbacks.tell("saved")
 
     def _train_iteration(self, bar: ProgressBar) -> bool:
         """Train until the next evaluation. Return True if the run must stop before it."""
@@ -138,9 +150,11 @@ class Trainer:
                 return True
             if self.learner.metrics.full:
                 self._log_steps(bar)
-            if interval and progress.step % interval == 0:
+            if self.callbacks.save_asked or (interval and progress.step % interval == 0):
                 self._log_steps(bar)
                 self.save()
+            if self.callbacks.reason:
+                return True
         return self.learner.outcomes.check(wait=True)
 
     def _train_step(self, batch: Batch) -> None:
@@ -160,28 +174,29 @@ class Trainer:
         last = progress.iteration + 1 == config.num_iterations
         due = progress.iteration >= config.min_eval_interval or last
         score = self._evaluate() if due else None
+        last = last or bool(self.callbacks.reason)
         progress.iteration, progress.position = progress.iteration + 1, 0
         best = score is not None and (progress.best_score is None or score > progress.best_score)
         if best:
             progress.best_score = score
-        if last or config.checkpoint_every_eval or (best and config.keep_best):
+        wanted = config.checkpoint_every_eval or self.callbacks.save_asked
+        if last or wanted or (best and config.keep_best):
             self.save(score=score, permanent=last or config.checkpoint_every_eval)
 
     def _evaluate(self) -> float | None:
         """Evaluate the averaged weights if there are any, else the weights. Return the score."""
-        model, average, step = self.learner.model, self.learner.average, self.progress.step
-        model.eval()
-        with average.in_place_of_weights() if average else nullcontext():
+        step = self.progress.step
+        with self.learner.evaluated() as model:
             metrics = dict(self.evaluate(model, step, self._stop_evaluation_if_asked))
         self.ranks.mark(f"after evaluating step {step}")
-        model.train()
         if metrics:
             if self.tracker:
                 self.tracker.log([{"step": step, **metrics}])
-            which = " (averaged weights)" if average else ""
+            which = " (averaged weights)" if self.learner.average else ""
             shown = {name.removeprefix("eval/"): value for name, value in metrics.items()}
             told = figures(shown, terminal_width(sys.stdout))
             self.say(f"step {step}{which}: {told}")
+        self.callbacks.tell("evaluated", metrics, metrics=metrics)
         return metrics.get(SCORE)
 
     def _stop_evaluation_if_asked(self) -> None:
@@ -203,6 +218,8 @@ class Trainer:
 
     def _stop(self) -> None:
         self.save()
+        if self.callbacks.reason:
+            return self.say(self.callbacks.ending())
         if self._reached_max_steps():
             return self.say(f"stopped at max_steps={self.config.max_steps}")
         step, is_over = self.progress.step, self.stop.out_of_time
@@ -215,6 +232,7 @@ class Trainer:
             if self.tracker:
                 self.tracker.log(records)
             bar.advance(records)
+            self.callbacks.tell("logged", records, metrics=records[-1])
 
 
 class _EvaluationStopped(Exception):

@@ -42,7 +42,7 @@ RESERVED_BY_SELECTION = {
 # A run may be resumed with other values of these settings, but the score would be another one.
 _SCORED = "data_path data_paths data_paths_test evaluators eval_split eval_max_examples"
 _SCORED += " limit_eval_batches"
-MAY_CHANGE = NEUTRAL_KEYS.difference(f"{_SCORED} min_eval_interval max_steps".split())
+MAY_CHANGE = NEUTRAL_KEYS.difference(f"{_SCORED} min_eval_interval max_steps callbacks".split())
 
 
 class ProtocolSettings(Schema):

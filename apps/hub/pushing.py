@@ -118,7 +118,8 @@ def write_checkpoint(trained: TrainedModel, folder: Path) -> None:
 
 def shared_state(trained: TrainedModel) -> RunState:
     """Return the state to share beside a model's weights."""
-    kept = {"weights_only": True, "diagnostics": None, "wandb_id": None, "mlflow_id": None}
+    own = ("diagnostics", "callbacks", "wandb_id", "mlflow_id")
+    kept = {"weights_only": True, **dict.fromkeys(own)}
     known = store.load_checkpoint(trained.weights).state
     return without_private_texts(known).model_copy(update=kept)
 

@@ -176,18 +176,24 @@ def animate(frames: Sequence[Frame], path: Path) -> str:
     return f"{path} ({len(content) / 1000:.0f} kB)"
 
 
-def gif(frames: Sequence[Frame]) -> bytes:
-    """Return frames as an endless GIF; very many frames are thinned out.
+def gif(*puzzles: Sequence[Frame]) -> bytes:
+    """Return the frames of a puzzle as an endless GIF, or those of several puzzles in rows of two.
+    Very many frames are thinned out.
 
     Raises:
         ConfigError: Pillow is missing.
     """
-    pictures = [picture_of(frame) for frame in thinned(without_idle_end(frames), _MOST_FRAMES)]
-    width = max(picture.width for picture in pictures)
-    height = max(picture.height for picture in pictures)
-    papers = [Picture(width, height) for _ in pictures]  # Of equal size.
-    for paper, picture in zip(papers, pictures, strict=True):
-        paper.place(picture, 0, 0)
+    cut = [without_idle_end(frames) for frames in puzzles]
+    most = max(map(len, cut))
+    alike = [thinned([*own, *[own[-1]] * (most - len(own))], _MOST_FRAMES) for own in cut]
+    times = [[picture_of(frame) for frame in frames] for frames in zip(*alike, strict=True)]
+    width = max(picture.width for pictures in times for picture in pictures)
+    height = max(picture.height for pictures in times for picture in pictures)
+    columns, rows = min(2, len(puzzles)), (len(puzzles) + 1) // 2
+    papers = [Picture(columns * width, rows * height) for _ in times]  # Of equal size.
+    for paper, pictures in zip(papers, times, strict=True):
+        for place, picture in enumerate(pictures):
+            paper.place(picture, place % columns * width, place // columns * height)
     few = [paper.image().quantize(64) for paper in papers]
     pause = round(1000 * min(0.7, max(0.08, _SECONDS / len(few))))
     durations = [pause] * (len(few) - 1) + [round(1000 * _LAST_SECONDS)]

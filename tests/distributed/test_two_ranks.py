@@ -185,6 +185,43 @@ def test_all_ranks_stop_when_the_time_of_one_is_over(
     assert files.train_records[-1]["step"] == files.steps[-1] > 0
 
 
+# Callbacks
+
+PLUGIN = """
+from pathlib import Path
+
+from training.callbacks.base import CALLBACKS, Callback
+
+
+class Mine(Callback):
+    stop_at: int
+
+    def logged(self, run, records):
+        Path("calls").open("a").write("x")
+        self._state["events"] = self._state.get("events", 0) + 1
+        if run.step == 6:
+            run.save()
+        if run.step == self.stop_at:
+            run.stop("enough")
+
+
+CALLBACKS.add("mine", Mine)
+"""
+
+
+def test_two_ranks_agree_on_what_a_callback_of_a_plugin_asks_for(
+    settings: list[str], run: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "my_callbacks.py").write_text(PLUGIN)
+    own = [*settings, "checkpoint_interval=null", "plugins=[my_callbacks]"]
+    two, said = run("two", own, "callbacks=[{name: mine, stop_at: 12}]", ranks=2)
+    assert two.steps == [6, 12]
+    assert "ended at step 12 by mine: enough" in said[0]
+    assert said[1] == ""
+    assert (tmp_path / "calls").read_text() == "xxxx"
+    assert two.state(12)["callbacks"] == {"mine": {"events": 4}}
+
+
 # reduction=exact
 
 

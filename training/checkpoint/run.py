@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class Progress:
     position: int = 0
     best_score: float | None = None
     seconds: float = 0.0
+    callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,8 @@ class RunKeeper:
         now = RunState(step=state.step, config=learner.config.model_dump(mode="json"))
         best_score = state.best_score if state.scored_on == now.scored_on else None
         seconds = state.seconds or 0.0
-        return Progress(state.step, state.iteration, state.position, best_score, seconds)
+        place = (state.step, state.iteration, state.position)
+        return Progress(*place, best_score, seconds, state.callbacks or {})
 
 
 @contextmanager

@@ -73,6 +73,7 @@ class RunState(Schema, extra="ignore"):
     """sha256 of the training data"""
     environment: dict[str, Any] = {}
     diagnostics: dict[str, Any] | None = None
+    callbacks: dict[str, dict[str, Any]] | None = None
     wandb_id: _Text | None = None
     mlflow_id: _Text | None = None
     weights_only: StrictBool = False

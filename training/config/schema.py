@@ -11,7 +11,7 @@ from models import former
 from models.architectures import ArchConfig
 from models.config import OutputField
 from runtime.errors import ConfigError
-from runtime.registry import PLUGINS, Registry, imported
+from runtime.registry import PLUGINS, Registry, import_all, imported
 from runtime.schema import (
     Count,
     CountOrZero,
@@ -27,7 +27,10 @@ from runtime.schema import (
     StrictBool,
 )
 from runtime.text import shown
+from training.callbacks.base import AnyCallback
 from training.optim.schedules import LR_SCHEDULES, PUBLISHED, ScheduleConfig
+
+import_all("training.callbacks", "[!_]*.py")
 
 Rate = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 
@@ -307,6 +310,8 @@ class ProgressSettings(Schema):
     rows whose carry is not finite"""
     max_nonfinite: Count = 10
     """with on_nonfinite=skip: end the run after this many steps in a row without an update"""
+    callbacks: list[AnyCallback] = []
+    """each as NAME or {name: NAME, SETTING: ...}; training/callbacks/ has their settings"""
     profile: StrictBool = False
     """true: write a trace of steps 5 to 7 of this start, and list the slowest operations"""
 
@@ -345,6 +350,9 @@ class TrainConfig(
                 f"eval_interval={self.eval_interval} must divide epochs={self.epochs}: try "
                 f"epochs={nearest}, or eval_interval=null for one evaluation at the end"
             )
+        names = [callback.name for callback in self.callbacks]
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise ValueError(f"callbacks: {twice[0]} is there twice; name each callback once")
         return self
 
     @property

@@ -108,6 +108,7 @@ class FakeWandb:
     """A stand-in for the module `wandb` and its run, which fails in the calls named in `faults`."""
 
     Settings = dict
+    Video: Any = None
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -251,6 +252,37 @@ def test_online_is_asked_for_or_needs_a_key_for_the_server_and_its_answer(
     monkeypatch.setattr(logs, "_REACH_SECONDS", 0.3)
     three_steps("logger=wandb", *asked)
     assert (wandb.calls[0][1]["mode"], warnings) == (mode, [])
+
+
+# Pictures
+
+
+@pytest.fixture
+def gif(tmp_path: Path) -> Path:
+    """A GIF of 7 x 5 pixels with two frames."""
+    image = pytest.importorskip("PIL.Image")
+    first, second = (image.new("RGB", (7, 5), colour) for colour in ("red", "blue"))
+    first.save(tmp_path / "two.gif", save_all=True, append_images=[second])
+    return tmp_path / "two.gif"
+
+
+def test_pictures_go_to_wandb_and_tensorboard_alone(
+    wandb: FakeWandb, gif: Path, warnings: list[str], tmp_path: Path
+) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    wandb.Video = lambda path: f"video of {path}"
+    with open_tracker(config("logger=[wandb,tensorboard]"), tmp_path, None) as tracker:
+        tracker.log([trained(1)])
+        for log in tracker.others.values():
+            log.log([{"step": 1, "pictures": gif}])
+    assert warnings == []
+    assert wandb.calls[2] == ("log", (1, {"pictures": f"video of {gif}"}))
+    events = reading.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    (image,) = events.Images("pictures")
+    assert (image.step, image.width, image.height) == (1, 7, 5)
+    assert image.encoded_image_string == gif.read_bytes()
+    assert written(tmp_path).keys() == {"train/lr", "train/count"}
 
 
 # TensorBoard and MLflow

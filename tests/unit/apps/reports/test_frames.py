@@ -1,3 +1,4 @@
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 from PIL import Image
 
 from apps.reports.boards import Board, asked
-from apps.reports.frames import Frame, animate, frames_of_steps, picture_of, thinned
+from apps.reports.frames import Frame, animate, frames_of_steps, gif, picture_of, thinned
 from dataset.arc.tasks import encode_canvas
 from dataset.format.schema import ARC_PALETTE
 from dataset.kinds.arc import ARC
@@ -62,3 +63,21 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"file/out\.gif: "):
         animate(frames_of_steps(reasoning(q_halt=(0.25, 0.5, 0.875))), tmp_path / "file/out.gif")
+
+
+def test_several_puzzles_share_a_gif_in_rows_of_two() -> None:
+    frames = frames_of_steps(reasoning(q_halt=(0.25, 0.5, 0.875)))
+    alone = Image.open(BytesIO(gif(frames)))
+    both = Image.open(BytesIO(gif(frames, frames[:2])))
+    three = Image.open(BytesIO(gif(frames, frames[:2], frames)))
+    assert (both.n_frames, three.n_frames) == (alone.n_frames, alone.n_frames)
+    assert both.size == (2 * alone.width, alone.height)
+    assert three.size == (2 * alone.width, 2 * alone.height)
+    alone.seek(alone.n_frames - 1)
+    three.seek(three.n_frames - 1)
+    own = np.asarray(alone.convert("L"), int)
+    height, width = own.shape
+    last = np.asarray(three.convert("L"), int)
+    assert abs(last[:height, :width] - own).mean() < 2  # The colours are not the very same.
+    assert abs(last[height:, :width] - own).mean() < 2
+    assert last[height:, width:].min() == 255

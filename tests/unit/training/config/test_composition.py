@@ -156,6 +156,15 @@ def test_every_choice_composes(choice: str) -> None:
         "eval_save_outputs=[pred]": ["eval_save_outputs.0=pred", "'preds'"],
         "evaluators=[ark]": ["evaluators.0=ark", "arc, sudoku, maze"],
         "evaluators=[{name: maze@Maze}]": ["evaluators.0=maze@Maze", "arc, sudoku, maze"],
+        "callbacks=[erly_stop]": ["callbacks.0=erly_stop", "did you mean early_stop?"],
+        "callbacks=[{name: early_stop, patince: 3}]": ["did you mean callbacks.0.patience?"],
+        "callbacks=[{name: early_stop, patience: 0}]": ["callbacks.0.patience=0", "greater than"],
+        "callbacks=[{name: early_stop, mode: up}]": ["callbacks.0.mode=up", "'max' or 'min'"],
+        "callbacks=[{name: early_stop, on_error: halt}]": ["callbacks.0.on_error=halt", "'stop'"],
+        "callbacks=[notify]": ["callbacks.0.command is not set"],
+        "callbacks=[early_stop, {name: early_stop, patience: 3}]": [
+            "callbacks: early_stop is there twice"
+        ],
         "resume=maybe": ["resume", "maybe", "'auto' or 'never'"],
         "data_path=null": ["no training data", "data_path=FOLDER"],
         "arch=hrm_v2": ["arch=hrm_v2", "hrm_v1", "mixer", "did you mean arch=hrm_v1?"],

@@ -1,0 +1,1 @@
+"""Callbacks of the training loop, one file each; each is registered where it stands."""
