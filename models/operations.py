@@ -16,14 +16,16 @@ from models.config import DataFacts
 from models.heads.base import Matrix, TokenHead
 from models.layers import CastedLinear
 from models.registry import build_model
+from models.technique import Depth
 
 
-def train_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
+def train_step_flop(arch: ArchConfig, facts: DataFacts, depth: Depth | None = None) -> int:
     """Count the operations of a training step: forward, backward and the look-ahead for the target
-    of q_continue. Assumes all cycles, even if a technique begins with fewer. If only some rows look
-    ahead, the look-ahead counts in proportion.
+    of q_continue. If only some rows look ahead, the look-ahead counts in proportion. `depth` is the
+    step's, if a technique sets it; None: all cycles.
     """
     counter = _Counter(arch, facts)
+    counter.model.model.inner.depth = depth
     total = counter.count(lambda model, carry, examples: model(carry, examples))
     if (every := arch.rows_per_target) > 1:
         look_ahead = counter.count(

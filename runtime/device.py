@@ -7,7 +7,8 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -67,6 +68,22 @@ def require_room(model: torch.nn.Module, source: object) -> None:
     if wanted > available:
         sizes = f"the model takes {wanted:,.0f} GB, this machine has {available:,.0f} GB"
         raise ConfigError(f"{source}: {sizes}")
+
+
+def memory_in_use(device: torch.device) -> dict[str, float]:
+    """Return the memory in GiB, by name: of this process, and of its tensors on a GPU (allocated
+    now, reserved by torch, and the most that was ever allocated). It does not wait for the GPU.
+    """
+    used = {}
+    with suppress(OSError):  # Another system than Linux.
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        used["process_gib"] = pages * os.sysconf("SC_PAGE_SIZE")
+    if device.type == "cuda":
+        kept = torch.cuda.memory_stats(device)
+        used["cuda_allocated_gib"] = kept.get("allocated_bytes.all.current", 0)
+        used["cuda_reserved_gib"] = kept.get("reserved_bytes.all.current", 0)
+        used["cuda_peak_gib"] = kept.get("allocated_bytes.all.peak", 0)
+    return {name: size / 2**30 for name, size in used.items()}
 
 
 def prepare_host(num_threads: int | None) -> None:

@@ -1,14 +1,18 @@
 """Progress for people who wait: bars in a terminal, lines in a log."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from threading import RLock
 from typing import Any
 
 from tqdm import tqdm
 
+from runtime.text import terminal_width
+
 _DELAY_SECONDS = 1.0
 _LINE_SECONDS = 60.0
+_WITH_FIGURES = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+_BAR_MAY_LOSE = 8  # Of the ten characters of a bar without a width.
 
 
 class Bar(tqdm):
@@ -17,6 +21,16 @@ class Bar(tqdm):
     """
 
     monitor_interval = 0
+
+    def show(self, figures: Mapping[str, str]) -> None:
+        """Show figures from the next move on. On a terminal: as many as fit, from the first on."""
+        width, shown = terminal_width(sys.stderr), list(figures.items())
+        while True:
+            self.set_postfix(dict(shown), refresh=False)
+            line = self.format_meter(**{**self.format_dict, "ncols": None})
+            if not shown or width is None or len(line) <= width + _BAR_MAY_LOSE:
+                return
+            shown.pop()
 
 
 Bar.set_lock(RLock())
@@ -41,7 +55,7 @@ def bar(
         total: the number of items; None: len(items). A total of 0 shows nothing.
         done: the number of items that were done before.
         show: False: show nothing.
-        leave: show the bar at once, and keep it at its end.
+        leave: show the bar at once, and keep it at its end. It has figures, not a rate.
     """
     if total is None and hasattr(items, "__len__"):
         total = len(items)  # type: ignore[arg-type]
@@ -49,7 +63,9 @@ def bar(
     if sys.stderr.isatty():
         delay = 0 if leave else _DELAY_SECONDS
         form = {"delay": delay, "mininterval": 0.5, "dynamic_ncols": True, "leave": leave}
-        return Bar(items, what, total, **form, **common)
+        return Bar(
+            items, what, total, bar_format=_WITH_FIGURES if leave else None, **form, **common
+        )
     left = " of {total:,}{unit} ({percentage:.0f} %), about {remaining} left"
     line = "{desc}: {n:,}" + (left if total else "{unit}") + "{postfix}"
     wait = {"delay": _LINE_SECONDS, "mininterval": _LINE_SECONDS, "miniters": 1}

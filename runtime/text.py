@@ -38,6 +38,11 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
+def short(value: float) -> str:
+    """Return a number with three digits, or all digits before the point: 0.0123, 12.3, 1,234."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def run_named(text: str) -> Path:
     """Return the run in a command line's argument, which may be RUN or checkpoint=RUN."""
     return Path(text.removeprefix("checkpoint="))

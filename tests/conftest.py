@@ -215,7 +215,8 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return arm
 
 
-_PLACE = ("step", "iteration", "position", "best_score", "score", "diagnostics", "data_fingerprint")
+_PLACE = ("step", "iteration", "position", "best_score", "best_step", "score", "diagnostics")
+_PLACE += ("data_fingerprint",)
 
 
 @dataclass(frozen=True)
@@ -230,10 +231,19 @@ class RunFiles:
         return sorted(int(path.name[len("step_") :]) for path in self.folder.glob("step_[0-9]*"))
 
     @property
-    def records(self) -> list[dict[str, Any]]:
+    def all_records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
         lines = (self.folder / "metrics.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl without times and memory, which differ from run to run."""
+        measured = ("speed/", "memory/")
+        return [
+            {name: value for name, value in record.items() if not name.startswith(measured)}
+            for record in self.all_records
+        ]
 
     @property
     def train_records(self) -> list[dict[str, Any]]:
@@ -248,16 +258,17 @@ class RunFiles:
 
     def digest(self, step: int | None = None) -> dict[str, Any]:
         """Return all parts of a checkpoint (by default the last) that must not depend on where the
-        run was interrupted: sha256 of its tensors and of metrics.jsonl, and its place in the run.
+        run was interrupted: sha256 of its tensors and of its records, and its place in the run.
         """
         step = self.steps[-1] if step is None else step
         names = [f"{name}.safetensors" for name in ("model", "optimizer", "carry", "rng")]
         paths = [self.folder / f"step_{step}" / name for name in names]
         paths += (self.folder / f"step_{step}").glob("ema.safetensors")
-        paths.append(self.folder / "metrics.jsonl")
+        contents = {path.name: path.read_bytes() for path in paths}
+        contents["metrics.jsonl"] = "".join(map(json.dumps, self.records)).encode()
         state = self.state(step)
         place = {name: state[name] for name in _PLACE}
-        return place | {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+        return place | {name: hashlib.sha256(own).hexdigest() for name, own in contents.items()}
 
     def leftovers(self) -> list[str]:
         """Return the names of temporary files and of files about to be deleted."""
@@ -334,6 +345,10 @@ def _metrics(steps: int, score: float) -> Iterator[dict[str, Any]]:
         if step == steps // 2:
             record |= {"diagnose/entropy": 0.99, "diagnose/weight/lm": 1.0}
             record["diagnose/warnings"] = [f"after step {step} the logits are flat"]
+        if step % 4 == 0:
+            record |= {"speed/examples_per_second": 80.0 + step, "speed/ms_per_step": 100.0}
+            record |= {"speed/step_ms": 97.5, "speed/data_ms": 0.5, "speed/logging_ms": 2.0}
+            record |= {"speed/share_of_peak": 0.25, "memory/process_gib": 0.5}
         yield record
         if step in (steps // 2, steps):
             figures = {"count": 20.0, "exact_accuracy": score, "accuracy": 0.95, "steps": 4.0}

@@ -12,10 +12,11 @@ from puzzle_dataset import Batch, TrainBatches
 from runtime.errors import CheckpointError, NonFiniteError, Preempted
 from runtime.progress import bar
 from runtime.ranks import Ranks
-from runtime.text import figures, terminal_width
+from runtime.text import figures, short, terminal_width
 from training.calling import Callbacks
 from training.checkpoint.run import Progress, RunKeeper
 from training.config.schema import TrainConfig
+from training.speed import Speed
 from training.step import Learner
 from training.stop_signals import StopSignals
 from training.tracking import Tracker
@@ -26,27 +27,32 @@ Evaluate = Callable[[ACTLossHead, int, Callable[[], None]], Mapping[str, float]]
 SCORE = "eval/exact_accuracy"  # Ranks the checkpoints.
 
 
-class ProgressBar:
-    """The bar of training steps, with loss, accuracy, ACT steps and speed."""
+# Name in the bar -> name in the records, the most important first.
+_SHOWN = {
+    "loss": "train/lm_loss",
+    "exact": "train/exact_accuracy",
+    "ex/s": "speed/examples_per_second",
+    "ms/step": "speed/ms_per_step",
+    "peak": "speed/share_of_peak",
+    "act": "train/steps",
+}
 
-    def __init__(self, *, done: int, total: int | None, rows_per_step: int, show: bool) -> None:
-        self._rows_per_step, self._num_steps = rows_per_step, 0
-        self._started = time.monotonic()
+
+class ProgressBar:
+    """The bar of training steps, with loss, accuracy, speed and ACT steps."""
+
+    def __init__(self, *, done: int, total: int | None, show: bool) -> None:
         self._figures: dict[str, float] = {}
         self._bar = bar(None, "training", "steps", total=total, done=done, show=show, leave=True)
 
     def advance(self, records: Sequence[dict[str, Any]]) -> None:
         """Show the steps of one or more records."""
-        self._figures["loss"] = records[-1]["train/lm_loss"]
         # If nothing halted in this block, the figures of the block before stay.
-        if counted := [record for record in records if record["train/count"] > 0]:
-            self._figures["exact"] = counted[-1]["train/exact_accuracy"]
-            self._figures["act"] = counted[-1]["train/steps"]
-        self._num_steps += len(records)
-        elapsed = max(time.monotonic() - self._started, 1e-9)
-        self._figures["ex/s"] = self._num_steps * self._rows_per_step / elapsed
-        shown = {name: f"{value:.3g}" for name, value in self._figures.items()}
-        self._bar.set_postfix(shown, refresh=False)
+        for record in records:
+            self._figures |= {name: record[key] for name, key in _SHOWN.items() if key in record}
+        ordered = ((name, self._figures[name]) for name in _SHOWN if name in self._figures)
+        texts = {name: f"{one:.0%}" if name == "peak" else short(one) for name, one in ordered}
+        self._bar.show(texts)
         self._bar.update(len(records))
 
     def finish(self) -> None:
@@ -82,6 +88,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.stop = StopSignals(self.config.max_time)
         self.callbacks = Callbacks(self.learner, self.progress, self.keeper.run_dir, self.tracker)
+        self.speed = Speed(self.learner)
 
     def fit(self) -> None:
         """Train from the run's present step to its end.
@@ -101,7 +108,6 @@ class Trainer:
         bar = ProgressBar(
             done=self.progress.step,
             total=self._expected_steps() if self.ranks.is_main else None,
-            rows_per_step=self.config.global_batch_size,
             show=self.ranks.is_main,
         )
         with self.stop, closing(bar), self.callbacks:
@@ -114,11 +120,11 @@ class Trainer:
                     raise
                 self._log_steps(bar)
                 if stopped or self.callbacks.reason:
-                    return self._stop()
+                    return self._stop(bar)
                 try:
                     self._evaluate_and_save()
                 except _EvaluationStopped:
-                    return self._stop()
+                    return self._stop(bar)
                 if self.callbacks.reason:
                     break
             bar.finish()
@@ -129,6 +135,7 @@ class Trainer:
         self.say(f"training ended at step {step}{counted}")
         if self.callbacks.reason:
             self.say(self.callbacks.ending())
+        self._say_ending()
 
     def save(self, *, score: float | None = None, permanent: bool = False) -> None:
         """Save a checkpoint, see `RunKeeper.save`. Raise NonFiniteError if a step was skipped."""
@@ -139,15 +146,18 @@ class Trainer:
         self.callbacks.save_asked = False
         self.keeper.save(self.progress, self.tracker, score, permanent)
         self.callbacks.tell("saved")
+        self.speed.lap("saving")
 
     def _train_iteration(self, bar: ProgressBar) -> bool:
         """Train until the next evaluation. Return True if the run must stop before it."""
         progress, interval = self.progress, self.config.checkpoint_interval
         for position, batch in self.batches.iterate(progress.iteration, progress.position):
+            self.speed.lap("data")
             self._train_step(batch)
             progress.position = position + 1
             if self.learner.outcomes.check() or self._reached_max_steps():
                 return True
+            self.speed.lap("step")
             if self.learner.metrics.full:
                 self._log_steps(bar)
             if self.callbacks.save_asked or (interval and progress.step % interval == 0):
@@ -160,11 +170,13 @@ class Trainer:
     def _train_step(self, batch: Batch) -> None:
         step = self.progress.step + 1
         depth = self.learner.depth_of_step(step)
-        self.ranks.mark(f"step {step}", long=depth not in self._depths_seen)
+        is_first = depth not in self._depths_seen
+        self.ranks.mark(f"step {step}", long=is_first)
         self._depths_seen.add(depth)
         self.learner.step(step, batch, self.stop)
         self.progress.step = step
         self.after_step()
+        self.speed.made_step(step, first=is_first)
 
     def _evaluate_and_save(self) -> None:
         """Evaluate at the end of an iteration, and save a checkpoint if one is due."""
@@ -178,7 +190,7 @@ class Trainer:
         progress.iteration, progress.position = progress.iteration + 1, 0
         best = score is not None and (progress.best_score is None or score > progress.best_score)
         if best:
-            progress.best_score = score
+            progress.best_score, progress.best_step = score, progress.step
         wanted = config.checkpoint_every_eval or self.callbacks.save_asked
         if last or wanted or (best and config.keep_best):
             self.save(score=score, permanent=last or config.checkpoint_every_eval)
@@ -189,6 +201,7 @@ class Trainer:
         with self.learner.evaluated() as model:
             metrics = dict(self.evaluate(model, step, self._stop_evaluation_if_asked))
         self.ranks.mark(f"after evaluating step {step}")
+        self.speed.lap("evaluating")
         if metrics:
             if self.tracker:
                 self.tracker.log([{"step": step, **metrics}])
@@ -202,6 +215,7 @@ class Trainer:
     def _stop_evaluation_if_asked(self) -> None:
         # An evaluation may take longer than a launcher waits. The resumed run repeats it.
         if self.ranks.any(self.stop.requested):
+            self.speed.lap("evaluating")
             raise _EvaluationStopped
 
     def _expected_steps(self) -> int:
@@ -216,12 +230,14 @@ class Trainer:
     def _reached_max_steps(self) -> bool:
         return self.config.max_steps is not None and self.progress.step >= self.config.max_steps
 
-    def _stop(self) -> None:
+    def _stop(self, bar: ProgressBar) -> None:
         self.save()
-        if self.callbacks.reason:
-            return self.say(self.callbacks.ending())
-        if self._reached_max_steps():
-            return self.say(f"stopped at max_steps={self.config.max_steps}")
+        bar.close()  # The words below come after it.
+        if self.callbacks.reason or self._reached_max_steps():
+            why = f"stopped at max_steps={self.config.max_steps}; a larger one resumes the run"
+            self.say(self.callbacks.ending() if self.callbacks.reason else why)
+            return self._say_ending()
+        self._say_ending()
         step, is_over = self.progress.step, self.stop.out_of_time
         why = f"max_time={self.config.max_time} is over" if is_over else "asked to stop"
         message = f"{why}: saved at step {step}; the same command resumes the run"
@@ -229,10 +245,17 @@ class Trainer:
 
     def _log_steps(self, bar: ProgressBar) -> None:
         if records := self.learner.metrics.drain():
+            self.speed.lap("step")
             if self.tracker:
+                records[-1] |= self.speed.block()
                 self.tracker.log(records)
             bar.advance(records)
             self.callbacks.tell("logged", records, metrics=records[-1])
+            self.speed.lap("logging")
+
+    def _say_ending(self) -> None:
+        if self.ranks.is_main:
+            self.say(self.speed.ending(self.progress, self.keeper.run_dir))
 
 
 class _EvaluationStopped(Exception):

@@ -15,11 +15,9 @@ import itertools
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,6 +35,7 @@ from puzzle_dataset import Batch, PuzzleDataset, TrainBatches
 from runtime.device import prepare_host, resolve_device
 from runtime.errors import ConfigError, exit_code
 from runtime.files import write_atomically
+from runtime.peak import Timing, measure, product_rates
 from runtime.ranks import Ranks
 from runtime.text import in_columns
 from training.config.composition import load_config
@@ -72,7 +71,6 @@ SYNTHETIC_FIELDS = {
     "pixels": LabelField(num_classes=256, channels=3),
 }
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "bf16")
-_WARM_UP_CALLS, _MIN_SAMPLES = 2, 3
 # A time longer by this factor is marked as slower.
 _SLOWER = 1.05
 # A case that differs in one of these is not compared. If it differs in one of `_ALSO`, a note says
@@ -88,14 +86,6 @@ class Effort(NamedTuple):
     product_sizes: tuple[int, ...] = (1024, 2048, 4096)
     num_groups: int = 1000
     views: int = 10
-
-
-class Timing(NamedTuple):
-    """Wall-clock seconds of one call: the median and the best of `samples` samples."""
-
-    median: float
-    best: float
-    samples: int
 
 
 class Activity(NamedTuple):
@@ -146,11 +136,12 @@ def run(cases: Mapping[str, Sequence[str]], effort: Effort) -> dict[str, Any]:
     for name, config in configs.items():
         prepare_host(config.num_threads)
         dtype, device = config.arch.forward_dtype, torch.device(config.device)
-        before = product_rates(dtype, device, effort)
+        rates_of = (dtype, device, effort.product_sizes, effort.seconds / 2)
+        before = product_rates(*rates_of)
         result = _measure_case(name, config, effort)
         results.append({"name": name, "settings": list(cases[name])} | result)
         best = rates.setdefault(dtype, {})
-        for size, rate in [*before.items(), *product_rates(dtype, device, effort).items()]:
+        for size, rate in [*before.items(), *product_rates(*rates_of).items()]:
             best[str(size)] = max(best.get(str(size), 0.0), rate / 1e9)
     for result in results:
         peak = max(rates[result["forward_dtype"]].values())
@@ -275,39 +266,6 @@ def evaluation_step(trainer: StepTrainer, batch: Batch) -> Callable[[], None]:
             carry = trainer.learner.forward(carry, examples, measured=False).carry
 
     return step
-
-
-def product_rates(dtype: str, device: torch.device, effort: Effort) -> dict[int, float]:
-    """Return the best FLOP/s of square matrix products by width, in half of `effort.seconds`."""
-    rates = {}
-    for size in effort.product_sizes:
-        a, b = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
-        product = partial(torch.mm, a, b, out=torch.empty_like(a))
-        timing = measure(product, effort.seconds / 2 / len(effort.product_sizes), device)
-        rates[size] = 2 * size**3 / timing.best
-    return rates
-
-
-def measure(call: Callable[[], object], seconds: float, device: torch.device) -> Timing:
-    """Time `call` for about `seconds`, after a few calls that warm up caches and the compiler.
-
-    On CUDA a sample is ten calls, and the host waits for the device before and after them. So it
-    can run ahead as it does in training.
-    """
-    calls = 10 if device.type == "cuda" else 1
-    wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
-    for _ in range(_WARM_UP_CALLS):
-        call()
-    wait()
-    samples: list[float] = []
-    start = time.perf_counter()
-    while len(samples) < _MIN_SAMPLES or time.perf_counter() - start < seconds:
-        begin = time.perf_counter()
-        for _ in range(calls):
-            call()
-        wait()
-        samples.append((time.perf_counter() - begin) / calls)
-    return Timing(statistics.median(samples), min(samples), len(samples))
 
 
 def write_synthetic_data(folder: Path, num_groups: int, views: int) -> None:

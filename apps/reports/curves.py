@@ -59,15 +59,31 @@ _PLANS = (
         "Measures of this kind of puzzle and of single sets.",
     ),
 )
+_SPEED_PLANS = (
+    _Plan("Examples per second", "zero", "speed/examples_per_second", "In training alone."),
+    _Plan("Milliseconds per step", "log", "speed/.*_ms", "By part, on a logarithmic scale."),
+    _Plan("Share of the device's peak", "zero", "speed/share_of_peak", "Operations per second."),
+    _Plan("Memory", "zero", "memory/.*", "In GiB, of the first rank."),
+)
 _NOT_DRAWN = {"train/count", "eval/count"}
 
 
 def training_figures(run: Run) -> list[Figure]:
     """Return the figures of a run's curves, the most important first."""
-    left, figures = [name for name in run.curves if name not in _NOT_DRAWN], []
+    left = [name for name in run.curves if name not in _NOT_DRAWN]
     if any(name.startswith("train/lr/") for name in left):
         left = [name for name in left if name != "train/lr"]
-    for plan in _PLANS:
+    return _figures_of(run, left, _PLANS)
+
+
+def speed_figures(run: Run) -> list[Figure]:
+    """Return the figures of a run's speed and memory."""
+    return _figures_of(run, [*run.curves], _SPEED_PLANS)
+
+
+def _figures_of(run: Run, left: list[str], plans: Sequence[_Plan]) -> list[Figure]:
+    figures = []
+    for plan in plans:
         found = [name for name in left if re.fullmatch(plan.pattern, name)]
         left = [name for name in left if name not in found]
         if any(len(run.curves[name].points()[0]) > 1 for name in found):
@@ -102,7 +118,7 @@ def _curve(run: Run, name: str, colour: str) -> dict[str, Any]:
 def _label(name: str) -> str:
     kind, _, rest = name.partition("/")
     rest = re.sub("^(lr|grad_norm|weight)/", "", rest)
-    words = rest.removesuffix("_loss").replace("_", " ")
+    words = re.sub("_(loss|ms|gib)$", "", rest).replace("_", " ")
     return f"{words}, evaluated" if kind == "eval" else words
 
 
@@ -138,6 +154,7 @@ COMPARED = (
     ("Loss of Q", "train/q_halt_loss", "log"),
     ("Q accuracy in training", "train/q_halt_accuracy", "shares"),
     ("Learning rate", "train/lr", ""),
+    ("Examples per second", "speed/examples_per_second", "zero"),
 )
 
 

@@ -46,7 +46,7 @@ _MAX_COLUMNS = 1200  # Up to 1,024 for ACT steps, and some others.
 _NOT_FINITE = ("nan", "inf", "-inf")  # As metrics.jsonl writes them.
 _LARGEST = 1e15  # Largest value in the records of puzzles.
 _NOT_RESULTS = ("submission", SWEEP, "results.json")  # Names of other JSON files start so.
-_NAME = re.compile(r"(train|eval|diagnose)/[^\x00-\x1f<>&\"']{1,100}")
+_NAME = re.compile(r"(train|eval|diagnose|speed|memory)/[^\x00-\x1f<>&\"']{1,100}")
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """List all runs, or follow them: python scripts/runs.py [FOLDER] [--watch [RUN]].
 
-Shows each run's state, step, best score, last loss, time left and folder; `-` if not known.
+Shows each run's state, step, best score, last loss, examples per second, time left and folder; `-`
+if not known.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from apps.sweeps.table import WRITERS
 from evaluation.headline import measure_in_words
 from runtime.errors import ConfigError, exit_code
 from runtime.process import print_error
-from runtime.text import colours, duration, in_columns, run_named, shown, terminal_width
+from runtime.text import colours, duration, in_columns, run_named, short, shown, terminal_width
 from training.tracking import METRICS_FILE
 
 _ALL = Path("checkpoints")
@@ -102,8 +103,9 @@ def watch(folder: Path, run: Path | None, interval: float) -> None:
 
 def as_json(one: Status) -> dict[str, Any]:
     """Return the status of a run for JSON; null: not known."""
-    names = ("state", "detail", "step", "total_steps", "score", "measure", "loss", "seconds")
-    status = {name: getattr(one, name) for name in (*names, "seconds_left")}
+    names = ("state", "detail", "step", "total_steps", "score", "measure", "loss")
+    names += ("examples_per_second", "seconds", "seconds_left")
+    status = {name: getattr(one, name) for name in names}
     return {"run": one.folder.resolve().name, **status, "folder": str(one.folder)}
 
 
@@ -119,7 +121,7 @@ def list_runs(folder: Path) -> list[Status]:
 
 def as_text(runs: Sequence[Status], *, in_colour: bool, width: int | None = None) -> str:
     """Return a table with a line for each run, cut to `width` characters."""
-    header = ["state", "run", "step", "best score", "last loss", "time left", "folder"]
+    header = ["state", "run", "step", "best score", "last loss", "ex/s", "time left", "folder"]
     rows = [[one.state, one.name, *_cells(one), shown(one.folder, 200)] for one in runs]
     first, *lines = (line[:width] for line in in_columns([header, *rows]).split("\n"))
     if in_colour:
@@ -138,4 +140,5 @@ def _cells(status: Status) -> list[str]:
         score = f"{percent(status.score)}{of_what}"
     loss = "-" if status.loss is None else f"{status.loss:.4g}"
     left = "-" if status.seconds_left is None else duration(status.seconds_left)
-    return [steps, score, loss, left]
+    rate = "-" if status.examples_per_second is None else short(status.examples_per_second)
+    return [steps, score, loss, rate, left]

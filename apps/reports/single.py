@@ -1,6 +1,6 @@
 """The report of one run."""
 
-from apps.reports.curves import training_figures
+from apps.reports.curves import speed_figures, training_figures
 from apps.reports.grids import failures_html, solving_html, votes_html
 from apps.reports.html import interval, interval_bar, intro, pairs, percent, state, text, tile
 from apps.reports.page import Page
@@ -33,6 +33,7 @@ def page_of(run: Run, detail: float) -> Page:
     page.add("puzzles", "Puzzle by puzzle", _puzzles(run, page))
     page.add("failures", "The hardest failures", failures_html(run, detail))
     page.add("votes", "ARC tasks and their votes", votes_html(run, detail))
+    page.add("speed", "Speed and memory", page.draw(speed_figures(run)))
     page.add("settings", "Settings", settings_html(run) + _environment(run))
     page.add("notes", "What could not be read", notes_html([run]))
     return page

@@ -34,6 +34,7 @@ State = Literal["running", "done", "stopped", "failed", "new"]
 SWEEP = "sweep.json"
 USUAL_MEASURE = "eval/exact_accuracy"  # A run compares its own checkpoints by it.
 
+_RATE = "speed/examples_per_second"
 _MAX_SWEEP = 64 * 2**20
 _MAX_STEP = 2**53
 _TAIL_BYTES = 2**20
@@ -52,6 +53,7 @@ class Status:
         detail: more words about the state.
         step, total_steps: optimizer steps done, and steps of the schedule (or `max_steps`).
         loss: of the last step.
+        examples_per_second: of training, in the last block of logs.
         score: the best headline of the evaluations (`evaluation.headline`).
         measure: the name of the score, for example `eval/exact_accuracy`.
         seconds: training time until the newest checkpoint, over all starts.
@@ -65,6 +67,7 @@ class Status:
     step: int | None = None
     total_steps: int | None = None
     loss: float | None = None
+    examples_per_second: float | None = None
     score: float | None = None
     measure: str | None = None
     seconds: float | None = None
@@ -115,6 +118,7 @@ def read_status(folder: Path) -> Status:
     newest = states[-1] if states else None
     train = next(_records(reversed(lines), b'"train/lr"'), None)
     evaluations = list(_records(lines, b'"eval/'))
+    timed = next(_records(reversed(lines), _RATE.encode()), {})
     step = max([one["step"] for one in [train] if one] + [s.step for s in states], default=None)
     measure = next(
         (one for r in reversed(evaluations) if (one := headline_of(r, "eval/"))), USUAL_MEASURE
@@ -130,6 +134,7 @@ def read_status(folder: Path) -> Status:
         step,
         _total_steps(newest) if newest else None,
         number(train.get("train/lm_loss")) if train else None,
+        number(timed.get(_RATE)),
         score,
         None if score is None else measure,
         number(newest.seconds) if newest else None,

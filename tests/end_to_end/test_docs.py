@@ -127,6 +127,7 @@ def test_the_documented_keys_are_the_written_ones(
     """Every key of four small runs is documented, and every documented key is in one of them."""
     for bound in ("CONFIRMATIONS", "PATIENCE_STEPS", "LARGE_LOGIT"):  # So that they warn.
         monkeypatch.setattr(f"training.diagnostics.{bound}", 0)
+    monkeypatch.setattr("training.speed._SETTLED_SECONDS", 0.0)
     mazes = tmp_path / "mazes"
     flags = "--source=generate --size=4 --min-length=2 --subsample-size=16 --test-size=8 --pixels"
     assert build_maze_dataset.main([*flags.split(), f"--output-dir={mazes}"]) == 0
@@ -138,18 +139,20 @@ def test_the_documented_keys_are_the_written_ones(
     }
     logged, reported = set(), set()
     for evaluator, settings in runs.items():
-        own = [*settings, f"evaluators=[{evaluator}]", "epochs=4", "diagnose_interval=1"]
+        own = [*settings, f"evaluators=[{evaluator}]", "epochs=8", "diagnose_interval=1"]
+        own.append("checkpoint_interval=2")
         files = run(*own, name=evaluator)
-        logged |= {key for record in files.records for key in record}
+        logged |= {key for record in files.all_records for key in record}
         output = tmp_path / f"{evaluator}.json"
         evaluation = run_evaluation(output, f"checkpoint={files.folder}")
         reported |= set(paths(evaluation))
     tiny_settings.remove("arch.H_layers=1")
     files = run("arch=lattice", "heads=lattice", "arch.loops=2", name="lattice")
-    logged |= {key for record in files.records for key in record}
+    logged |= {key for record in files.all_records for key in record}
     details = [key for key in keys_in("## Evaluators") if key.startswith("details.")]
     details = [f"evaluators.EVALUATOR.{key}" for key in details]
     rarely = {"eval/SET/count", "eval/SET/METRIC"}  # Only for several sets.
+    rarely |= {f"memory/cuda_{name}_gib" for name in ("allocated", "reserved", "peak")}
     for written, keys in (
         (logged, keys_in("## metrics.jsonl")),
         (reported, [*keys_in("## An evaluation's JSON"), *details]),

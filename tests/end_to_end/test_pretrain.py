@@ -44,6 +44,23 @@ def test_every_step_has_a_record(run: Any) -> None:
     assert "train/q_continue_loss" not in record
 
 
+def test_every_block_has_its_speed_and_memory(
+    run: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.speed._SETTLED_SECONDS", 0.0)
+    files = run("log_interval=3", "max_steps=10")
+    # A block ends with an evaluation, and the second one after 3 steps.
+    timed = {r["step"]: r for r in files.all_records if "memory/process_gib" in r}
+    assert list(timed) == [3, 4, 7, 8, 10]
+    names = ("examples_per_second", "ms_per_step", "step_ms", "gflop_per_second", "share_of_peak")
+    assert all(one[f"speed/{name}"] > 0 for one in timed.values() for name in names)
+    assert timed[7]["speed/evaluating_ms"] > 0
+    assert "speed/evaluating_ms" not in timed[8]
+    words = capsys.readouterr().out.split("stopped at max_steps=10")[1].splitlines()
+    starts = ["time", "speed", "best", "saved", "measure", "watch", "report"]
+    assert [line.split()[0] for line in words[1:]] == starts
+
+
 def test_rates_follow_the_schedule(run: Any) -> None:
     own = ["optimizer=grouped", "optimizer.groups.q_head.lr=0.5"]
     for record in run(*own).train_records:
@@ -57,8 +74,8 @@ def test_rates_follow_the_schedule(run: Any) -> None:
 @pytest.mark.parametrize(
     ("at_terminal", "parts"),
     [
-        (True, ["| 16/16", "steps/s", "loss=", "exact=", "act=", "ex/s="]),
-        (False, ["\ntraining: 16 of 16 steps (100 %)", " left, loss=", ", act=", ", ex/s="]),
+        (True, ["| 16/16", "loss=", "exact=", "ex/s="]),
+        (False, ["\ntraining: 16 of 16 steps (100 %)", " left, loss=", ", ms/step=", ", act="]),
     ],
 )
 def test_every_iteration_is_evaluated(

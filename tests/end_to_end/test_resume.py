@@ -136,7 +136,9 @@ def test_a_finished_run_stays_unchanged(run: Any, capsys: pytest.CaptureFixture[
     capsys.readouterr()
     again = run()
     assert (again.digest(), again.steps[-1]) == (first, 16)
-    assert "training ended at step 16" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "training ended at step 16\nbest " in told
+    assert f"saved    {again.folder}/step_16" in told
 
 
 def test_checkpoint_and_log_settings_may_change_when_resuming(run: Any) -> None:

@@ -27,6 +27,7 @@ class Progress:
     iteration: int = 0
     position: int = 0
     best_score: float | None = None
+    best_step: int | None = None
     seconds: float = 0.0
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -156,10 +157,11 @@ class RunKeeper:
         if ranks.is_main:
             store.remove_leftovers(self.run_dir)
         now = RunState(step=state.step, config=learner.config.model_dump(mode="json"))
-        best_score = state.best_score if state.scored_on == now.scored_on else None
-        seconds = state.seconds or 0.0
-        place = (state.step, state.iteration, state.position)
-        return Progress(*place, best_score, seconds, state.callbacks or {})
+        place, seconds = (state.step, state.iteration, state.position), state.seconds or 0.0
+        progress = Progress(*place, seconds=seconds, callbacks=state.callbacks or {})
+        if state.scored_on == now.scored_on:
+            progress.best_score, progress.best_step = state.best_score, state.best_step
+        return progress
 
 
 @contextmanager

@@ -62,6 +62,7 @@ class RunState(Schema, extra="ignore"):
     nonfinite: CountOrZero | None = None
     """the last steps in a row without an update, with on_nonfinite=skip"""
     best_score: _Score | None = None
+    best_step: CountOrZero | None = None
     score: _Score | None = None
     """exact accuracy of the evaluation at this step, if there was one"""
     permanent: StrictBool = False

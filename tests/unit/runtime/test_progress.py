@@ -29,6 +29,29 @@ def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sorting" in terminal.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("width", "names"),
+    [(60, "a"), (80, "a first"), (100, "a first second"), (None, "a first second")],
+)
+def test_figures_fit_into_the_line(
+    monkeypatch: pytest.MonkeyPatch, width: int | None, names: str
+) -> None:
+    terminal = at_terminal(monkeypatch)
+    monkeypatch.setattr(progress, "terminal_width", lambda stream: width)
+    with progress.bar(None, "counting", "things", total=4000, leave=True) as shown:
+        shown.ncols, shown.dynamic_ncols = width or 200, None
+        figures = {"a": "1", "first": "2" * 20, "second": "3" * 10}
+        shown.show(figures)
+        shown.update(1)
+        shown.refresh()
+    lines = [line for line in terminal.getvalue().split("\r") if "a=1" in line]
+    assert lines
+    for line in lines:
+        assert [name for name in figures if f"{name}=" in line] == names.split()
+        assert line.rstrip().endswith("]")
+        assert len(line.rstrip()) <= (width or 200)
+
+
 def test_without_work_or_show_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_terminal(monkeypatch)
     list(progress.bar([1], "x", "y", show=False))

@@ -69,6 +69,9 @@ def enriched(folder: Path, kind: str, **failure: Any) -> Path:
     figures = {f"train/{name}": 0.25 for name in names} | {"train/lr": 0.5, "train/lm_loss": "nan"}
     others = ("entropy", "halts", "weight/lm", "gradient/lm", "logits_max", "nonfinite")
     figures |= {f"diagnose/{name}": 0.75 for name in others}
+    figures |= {"speed/examples_per_second": 64.0, "speed/ms_per_step": 125.0}
+    figures |= {"speed/data_ms": 25.0, "speed/saving_ms": 250.0, "memory/process_gib": 0.75}
+    figures |= {"memory/cuda_peak_gib": 2.0, "speed/share_of_peak": 0.3}
     figures |= {"eval/hard/exact_accuracy": 0.5, "eval/sudoku/valid": 1.0, "eval/hard/count": 9.0}
     with (folder / "metrics.jsonl").open("a") as file:
         file.writelines(json.dumps({"step": step} | figures) + "\n" for step in (5, 6))

@@ -18,8 +18,17 @@ def test_all_runs_are_listed_running_ones_first(make_sweep: Make, make_run_folde
     with run_lock(at_work):
         header, first, *others = as_text(list_runs(sweep.parent), in_colour=False).splitlines()
     names = re.split(r"\s{2,}", header)
-    assert names == ["state", "run", "step", "best score", "last loss", "time left", "folder"]
-    assert re.split(r"\s{2,}", first)[:5] == ["running", "at work", "40", "25.0 %", "0.05"]
+    assert names == [
+        "state",
+        "run",
+        "step",
+        "best score",
+        "last loss",
+        "ex/s",
+        "time left",
+        "folder",
+    ]
+    assert re.split(r"\s{2,}", first)[:6] == ["running", "at work", "40", "25.0 %", "0.05", "120"]
     assert first.endswith(str(at_work))
     assert len(others) == 4
     assert all(line.startswith("done") for line in others)
@@ -41,6 +50,7 @@ def test_runs_as_json(make_run_folder: Make, capsys: pytest.CaptureFixture[str])
         "score": 0.75,
         "measure": "eval/exact_accuracy",
         "loss": 0.05,
+        "examples_per_second": 120.0,
         "seconds": 370.5,
         "seconds_left": None,
         "folder": str(folder),
