@@ -41,9 +41,8 @@ class Callbacks:
         because one of them may have failed.
         """
         self._metrics |= metrics or {}
-        ranks, base = self.learner.ranks, getattr(Callback, event)
-        told = [one for one in self._all if getattr(type(one), event) is not base]
-        if not told:
+        ranks = self.learner.ranks
+        if not (told := self.hearing(event)):
             return
         ranks.mark(f"the callbacks at step {self.progress.step}", long=True)
         for callback in told if ranks.is_main else ():
@@ -59,6 +58,11 @@ class Callbacks:
         if event != "end":
             asked = (self.reason, self.failed, self.save_asked)
             self.reason, self.failed, self.save_asked = ranks.broadcast_object(asked)
+
+    def hearing(self, event: str) -> list[Callback]:
+        """Return the callbacks that an event calls."""
+        base = getattr(Callback, event)
+        return [one for one in self._all if getattr(type(one), event) is not base]
 
     def _seen_by(self, name: str) -> Run:
         def stop(reason: str) -> None:

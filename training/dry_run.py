@@ -32,6 +32,7 @@ class DryRun(Trainer):
             self.tracker.log(records)
         score = self._evaluate()
         self.save()
+        self.keeper.writing.finish()
         size = self._require_same_after_restore()
         rows = self._plan(evaluates=score is not None) | {"bytes of a checkpoint": f"{size:,}"}
         compiling = ", compiling included" if learner.compiling.form else ""

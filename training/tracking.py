@@ -52,9 +52,8 @@ class Tracker:
             log.log(records)
 
     def sync(self) -> None:
-        """Write the file to the disk, before a checkpoint claims its steps."""
+        """Write the file to the disk, before a checkpoint claims its steps. From any thread."""
         with disk_errors(self.path, CheckpointError):
-            self._file.flush()
             fsync(self.path)
 
     def __enter__(self) -> "Tracker":

@@ -110,7 +110,7 @@ class Trainer:
             total=self._expected_steps() if self.ranks.is_main else None,
             show=self.ranks.is_main,
         )
-        with self.stop, closing(bar), self.callbacks:
+        with self.stop, closing(bar), self.callbacks, self.keeper.writing:
             while self.progress.iteration < self.config.num_iterations:
                 try:
                     stopped = self._train_iteration(bar)
@@ -145,7 +145,9 @@ class Trainer:
         self._saved_at = now
         self.callbacks.save_asked = False
         self.keeper.save(self.progress, self.tracker, score, permanent)
-        self.callbacks.tell("saved")
+        if self.callbacks.hearing("saved"):
+            self.keeper.writing.finish()
+            self.callbacks.tell("saved")
         self.speed.lap("saving")
 
     def _train_iteration(self, bar: ProgressBar) -> bool:
@@ -232,6 +234,7 @@ class Trainer:
 
     def _stop(self, bar: ProgressBar) -> None:
         self.save()
+        self.keeper.writing.finish()
         bar.close()  # The words below come after it.
         if self.callbacks.reason or self._reached_max_steps():
             why = f"stopped at max_steps={self.config.max_steps}; a larger one resumes the run"
@@ -251,6 +254,7 @@ class Trainer:
                 self.tracker.log(records)
             bar.advance(records)
             self.callbacks.tell("logged", records, metrics=records[-1])
+            self.keeper.writing.finish(wait=False)
             self.speed.lap("logging")
 
     def _say_ending(self) -> None:

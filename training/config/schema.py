@@ -288,6 +288,8 @@ class RunFolderSettings(Schema):
     """how many of the newest checkpoints to keep"""
     keep_best: CountOrZero = 0
     """how many checkpoints with the best evaluations to keep"""
+    background_save: StrictBool = True
+    """true: training goes on while a copy of its state is written; false: it waits"""
 
 
 class ProgressSettings(Schema):

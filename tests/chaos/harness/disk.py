@@ -9,6 +9,7 @@ subset of them may have reached the disk. Only a rename is indivisible.
 import itertools
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,9 +26,9 @@ def record_to(root: Path, record: Path) -> None:
 
     Flushed and closed files are recorded with their content. `record` lies outside `root`.
     """
-    from training.trainer import Trainer
+    from training.checkpoint.background import BackgroundWrite
 
-    numbers, save = itertools.count(), Trainer.save
+    numbers, finish, lock = itertools.count(), BackgroundWrite.finish, threading.Lock()
 
     def note(**line: Any) -> None:
         with (record / "operations.jsonl").open("a") as file:
@@ -38,17 +39,20 @@ def record_to(root: Path, record: Path) -> None:
         line = {"name": operation.name, "path": os.path.relpath(path, root)}
         if other is not None:
             line["other"] = os.path.relpath(other, root)
-        if operation.name in ("fsync", "close") and path.is_file():
-            line["content"] = f"content-{next(numbers)}"
-            (record / line["content"]).write_bytes(path.read_bytes())
-        note(**line)
+        with lock:  # A checkpoint is written while training logs.
+            if operation.name in ("fsync", "close") and path.is_file():
+                line["content"] = f"content-{next(numbers)}"
+                (record / line["content"]).write_bytes(path.read_bytes())
+            note(**line)
 
-    def save_and_tell(trainer: Any, **options: Any) -> None:
-        save(trainer, **options)
-        note(name="saved", step=trainer.progress.step)
+    def finish_and_tell(writing: Any, **options: Any) -> None:
+        step = writing.step
+        finish(writing, **options)
+        if step is not None and writing.step is None:
+            note(name="saved", step=step)
 
     watch(root, before)
-    Trainer.save = save_and_tell
+    BackgroundWrite.finish = finish_and_tell  # type: ignore[method-assign]
 
 
 @dataclass

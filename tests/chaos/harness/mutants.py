@@ -8,7 +8,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,6 +102,18 @@ def _counting_padding() -> dict[str, Any]:
     return {"evaluation.measure._Values.finish": with_padding}
 
 
+def _waiting_for_no_write() -> dict[str, Any]:
+    from training.checkpoint.background import BackgroundWrite
+
+    finish = partialmethod(BackgroundWrite.finish, wait=False)
+    return {"training.checkpoint.background.BackgroundWrite.finish": finish}
+
+
+def _forget_errors(writing: Any, write: Callable[[], None]) -> None:
+    with contextlib.suppress(Exception):
+        write()
+
+
 def _python_hash(name: bytes) -> SimpleNamespace:
     return SimpleNamespace(digest=lambda: hash(name).to_bytes(8, "little", signed=True))
 
@@ -114,7 +126,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
     ),
     "omit_optimizer": (
         "the optimizer's state left out of checkpoints",
-        {"training.checkpoint.tensors.optimizer_tensors": lambda optimizer, groups: {}},
+        {"training.checkpoint.tensors.optimizer_tensors": lambda optimizer, groups, copy: {}},
     ),
     "omit_random_state": (
         "torch's random state left out of checkpoints",
@@ -238,6 +250,19 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
     "give_up_at_once": (
         "a study that counts a trial as failed after one failure",
         {"apps.sweeps.study._MOST_FAILURES": 1},
+    ),
+    "write_the_living": (
+        "tensors that are written beside training not copied first",
+        {"training.checkpoint.tensors._on_cpu": lambda tensor, copy: tensor.detach()},
+    ),
+    "forget_failed_writes": (
+        "errors of a write beside training dropped",
+        {"training.checkpoint.background.BackgroundWrite._call": _forget_errors},
+    ),
+    "wait_for_no_write": ("a save that does not wait for the one before", _waiting_for_no_write),
+    "copy_without_memory": (
+        "tensors copied without asking for the memory that is left",
+        {"training.checkpoint.background.BackgroundWrite.has_room": lambda writing, size: True},
     ),
     "forget_hosts": (
         "ranks that do not name their host",

@@ -12,6 +12,7 @@ import itertools
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -109,17 +110,18 @@ def watching(root: Path, before: Before) -> Iterator[None]:
 
 class _Watcher:
     def __init__(self, root: Path, before: Before) -> None:
-        self.root, self._before, self._inside = root, before, False
+        self.root, self._before = root, before
+        self._inside = threading.local()  # A thread may save while another one logs.
 
     def tell(self, name: str, path: Path, other: Path | None = None, tear: Any = None) -> None:
         # The file operations of `before` itself are not reported.
-        if self._inside or not path.is_relative_to(self.root):
+        if vars(self._inside) or not path.is_relative_to(self.root):
             return
-        self._inside = True
+        self._inside.here = True
         try:
             self._before(Operation(name, path, other, tear))
         finally:
-            self._inside = False
+            del self._inside.here
 
 
 _watchers: list[_Watcher] = []

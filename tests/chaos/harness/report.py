@@ -45,6 +45,10 @@ ROWS = {
         "two nodes and their link: away, lossy, slow, a node gone",
         "same bits, or its host named",
     ),
+    24: (
+        "a save beside training: killed, disk full, in a hurry, memory short",
+        "the promises of a save that halts training",
+    ),
 }
 
 _TARGET = Path(__file__).resolve().parents[3] / "docs" / "reliability.md"

@@ -47,6 +47,7 @@ def _strike_a_save(saves_before: int | None, kinds: Sequence[str], copies: Path)
     def strike_or_save(trainer: Trainer, **options: Any) -> None:
         due = saves_before is None and options.get("permanent")
         if next(made) == saves_before or due:
+            trainer.keeper.writing.finish()  # No child has its thread.
             trainer.tracker.sync()
             for kind in kinds:
                 _strike_everywhere(trainer, kind, copies, lambda: save(trainer, **options))
@@ -62,7 +63,7 @@ def _strike_everywhere(trainer: Any, kind: str, copies: Path, save: Callable[[],
         child = os.fork()
         if child == 0:
             trainer.keeper = replace(trainer.keeper, run_dir=copy)
-            os._exit(_save_struck(kind, number, copy, save))
+            os._exit(_save_struck(kind, number, copy, trainer, save))
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if code in (_NOT_REACHED, _NOT_TORN):
             shutil.rmtree(copy)
@@ -70,7 +71,7 @@ def _strike_everywhere(trainer: Any, kind: str, copies: Path, save: Callable[[],
             return
 
 
-def _save_struck(kind: str, number: int, copy: Path, save: Callable[[], None]) -> int:
+def _save_struck(kind: str, number: int, copy: Path, trainer: Any, save: Callable[[], None]) -> int:
     """Save with a fault, and return an exit code (0 if the save succeeded all the same)."""
     note, seen, strike = copy.with_suffix(".operation"), count(), striking(kind, number)
 
@@ -84,6 +85,7 @@ def _save_struck(kind: str, number: int, copy: Path, save: Callable[[], None]) -
     try:
         with watching(copy, act):
             save()
+            trainer.keeper.writing.finish()
     except Exception as error:
         copy.with_suffix(".error").write_text(str(error))
         return 1

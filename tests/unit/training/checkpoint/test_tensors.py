@@ -24,6 +24,7 @@ from training.checkpoint.environment import (
 )
 from training.checkpoint.tensors import load_tensors, model_tensors, optimizer_tensors
 from training.config.schema import OptimizerConfig, ParamGroupConfig
+from training.optim.ema import WeightAverage
 from training.optim.groups import ParamGroup, assign_groups, build_optimizer
 
 ONE = Ranks("cpu")
@@ -100,6 +101,26 @@ def take_steps(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, l
             generator = torch.Generator().manual_seed(100 * step + i)
             parameter.grad = torch.randn(parameter.shape, generator=generator)
         optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["adam_atan2", "adamw"])
+def test_a_copy_is_not_changed_by_later_steps(name: str) -> None:
+    model, optimizer, groups = build(name)
+    average = WeightAverage(model, 0.5)
+
+    def state(copy: bool) -> dict[str, Tensor]:
+        kept = {f"average {name}": value for name, value in average.tensors(copy=copy).items()}
+        weights = model_tensors(model, copy=copy)
+        weights = {name: weights[name] for name, _ in model.named_parameters()}
+        return weights | kept | optimizer_tensors(optimizer, groups, copy=copy)
+
+    take_steps(model, optimizer, 0, 1)
+    copied = state(True)
+    take_steps(model, optimizer, 1, 2)
+    average.update(torch.tensor(False))
+    assert copied.keys() == state(False).keys()
+    # Counters of steps too, which some optimizers keep on the CPU.
+    assert [key for key, value in state(False).items() if value.equal(copied[key])] == []
 
 
 @pytest.mark.parametrize("name", ["adam_atan2", "adamw"])
