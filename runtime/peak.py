@@ -9,26 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-# Dense products of bfloat16 with float32 sums, FLOP/s, by the name that torch gives to the device.
-# A part of a device (MIG) and other variants (Laptop, Ti, D) match no name.
-PUBLISHED = {
-    # NVIDIA's data sheets. Half of the figures with sparsity: H100 and H200 1,979 (SXM), 1,671
-    # (NVL) and 1,513 (PCIe) TFLOPS; L4 242; eight B200 36,000 (nvidia.com/en-us/data-center/hgx).
-    r"NVIDIA A100[- ](SXM4|PCIE|80GB PCIe)(-\d+GB)?": 312e12,
-    r"NVIDIA H100 \d+GB HBM3|NVIDIA H200": 989e12,
-    r"NVIDIA H[12]00 NVL": 835e12,
-    r"NVIDIA H100 PCIe": 756e12,
-    r"NVIDIA B200": 2250e12,
-    r"NVIDIA L4": 121e12,
-    r"NVIDIA L40S": 362e12,
-    # NVIDIA's whitepapers on the Ampere GA102, Ada and RTX Blackwell architectures, appendix A: 71,
-    # 165.2 and 209.5 "Peak BF16 Tensor TFLOPS with FP32 Accumulate".
-    r"NVIDIA GeForce RTX 3090": 71e12,
-    r"NVIDIA GeForce RTX 4090": 165e12,
-    r"NVIDIA GeForce RTX 5090": 209e12,
-    # AMD's data sheet: 1,307.4 TFLOPS.
-    r"AMD Instinct MI300X( OAM)?": 1307e12,
-}
+from runtime.accelerators import ACCELERATORS
+
 _MAX_WIDTH = 2048
 _WARM_UP_CALLS, _MIN_SAMPLES = 2, 3
 
@@ -48,7 +30,8 @@ def peak_of(device: torch.device, dtype: str) -> float | None:
     if device.type == "cpu":
         return measured_peak(device, dtype, 0.25)
     name = torch.cuda.get_device_name(device) if dtype == "bfloat16" else ""
-    return next((peak for form, peak in PUBLISHED.items() if re.fullmatch(form, name)), None)
+    known = (one.peak for one in ACCELERATORS.values() if re.fullmatch(one.reported, name))
+    return next(known, None)
 
 
 def measured_peak(device: torch.device, dtype: str, seconds: float) -> float:

@@ -1,8 +1,10 @@
 """Fixtures: tiny data sets, tiny training runs in this process, entry points in other processes."""
 
+import gc
 import hashlib
 import itertools
 import json
+import math
 import os
 import shutil
 import socket
@@ -12,7 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -543,3 +546,60 @@ def wait_until(holds: Callable[[], object]) -> None:
 def _located(argument: str | Path) -> str:
     path = ROOT / argument
     return str(path) if str(argument).endswith(".py") and path.is_file() else str(argument)
+
+
+class RealStep(NamedTuple):
+    """Bytes that a learner keeps between steps, the most beside them in a step, and the least
+    seconds of a step.
+    """
+
+    kept: int
+    more: int
+    seconds: float
+    dtype: str
+
+
+@pytest.fixture
+def step_on_cpu() -> Callable[..., RealStep]:
+    """Make real steps with random boards, and count the bytes that torch allocates."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from models.registry import arch_on_device
+    from puzzle_dataset import Batch
+    from runtime.ranks import Ranks
+    from training.step import Learner
+    from training.stop_signals import StopSignals
+
+    def held() -> int:
+        gc.collect()
+        found = (x for x in gc.get_objects() if issubclass(type(x), torch.Tensor))
+        storages = (x.untyped_storage() for x in found)
+        return sum({one._cdata: one.nbytes() for one in storages}.values())
+
+    def measure(config: Any, data: Any, rows: int, tries: int = 0) -> RealStep:
+        arch, before = arch_on_device(config.arch, "cpu"), held()
+        own = {"arch": arch, "global_batch_size": rows, "compile": False, "diagnose_interval": None}
+        opened: Any = SimpleNamespace(metadata=data, fields=(), kind=None)
+        learner = Learner(config.model_copy(update=own), arch, opened, Ranks("cpu"))
+        learner.model.train()
+        cells = np.random.default_rng(0).integers(0, data.vocab_size, (rows, data.seq_len))
+        boards = cells.astype(np.int32)
+        batch = Batch(boards, boards, np.zeros(rows, np.int32))
+        learner.step(1, batch, StopSignals())
+        kept = held() - before
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            learner.step(2, batch, StopSignals())
+        assert profiled.profiler
+        assert profiled.profiler.kineto_results
+        events = profiled.profiler.kineto_results.events()
+        events = sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns())
+        seconds = math.inf
+        for step in range(3, 3 + tries):
+            start = time.perf_counter()
+            learner.step(step, batch, StopSignals())
+            seconds = min(seconds, time.perf_counter() - start)
+        more = max(itertools.accumulate(event.nbytes() for event in events))
+        return RealStep(kept, more, seconds, arch.forward_dtype)
+
+    return measure

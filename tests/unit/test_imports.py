@@ -60,9 +60,9 @@ pretrain puzzle_dataset runtime.errors runtime.files runtime.process runtime.sch
 runtime.streams runtime.watch
 training.checkpoint.lock training.checkpoint.published training.checkpoint.run_folder
 training.checkpoint.store training.checkpoint.trained_model
-training.config.composition training.config.schema training.data training.logs
-training.optim.schedules training.stop_signals training.tracking
-apps.reports.runs apps.reports.score_arc apps.reports.writing
+ training.config.composition training.config.schema training.data training.logs
+ training.optim.schedules training.stop_signals training.tracking
+ apps.bench.plan apps.reports.runs apps.reports.score_arc apps.reports.writing
 apps.sweeps.folder apps.sweeps.machine apps.sweeps.programs apps.sweeps.run apps.sweeps.table
 """
 # The only place in the core that lists where optional parts are found.
