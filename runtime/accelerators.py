@@ -34,6 +34,6 @@ _PUBLISHED = {  # TFLOP/s, GB, GB/s, GB/s. PCIe 4.0 x16 sends 32 GB/s, PCIe 5.0 
     "mi300x": ("MI300X", r"AMD Instinct MI300X( OAM)?", 1307.4, 192, 5300, 448),
 }
 ACCELERATORS = {
-    key: Accelerator(*names, peak * 1e12, memory * 1e9, bandwidth * 1e9, link * 1e9)
-    for key, (*names, peak, memory, bandwidth, link) in _PUBLISHED.items()
+    key: Accelerator(name, reported, peak * 1e12, memory * 1e9, bandwidth * 1e9, link * 1e9)
+    for key, (name, reported, peak, memory, bandwidth, link) in _PUBLISHED.items()
 }
