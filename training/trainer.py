@@ -132,10 +132,7 @@ class Trainer:
         self.ranks.mark("the end", long=True)
         step, scheduled = self.progress.step, self.learner.total_steps
         counted = "" if step == scheduled else f" (the lr schedule has {scheduled} steps)"
-        self.say(f"training ended at step {step}{counted}")
-        if self.callbacks.reason:
-            self.say(self.callbacks.ending())
-        self._say_ending()
+        self._say_ending(f"training ended at step {step}{counted}")
 
     def save(self, *, score: float | None = None, permanent: bool = False) -> None:
         """Save a checkpoint, see `RunKeeper.save`. Raise NonFiniteError if a step was skipped."""
@@ -236,11 +233,12 @@ class Trainer:
         self.save()
         self.keeper.writing.finish()
         bar.close()  # The words below come after it.
-        if self.callbacks.reason or self._reached_max_steps():
-            why = f"stopped at max_steps={self.config.max_steps}; a larger one resumes the run"
-            self.say(self.callbacks.ending() if self.callbacks.reason else why)
-            return self._say_ending()
+        if self._reached_max_steps() and not self.callbacks.reason:
+            most = self.config.max_steps
+            return self._say_ending(f"stopped at max_steps={most}; a larger one resumes the run")
         self._say_ending()
+        if self.callbacks.reason:
+            return
         step, is_over = self.progress.step, self.stop.out_of_time
         why = f"max_time={self.config.max_time} is over" if is_over else "asked to stop"
         message = f"{why}: saved at step {step}; the same command resumes the run"
@@ -257,9 +255,14 @@ class Trainer:
             self.keeper.writing.finish(wait=False)
             self.speed.lap("logging")
 
-    def _say_ending(self) -> None:
+    def _say_ending(self, *lines: str) -> None:
+        """Print lines on the end, the reason of a callback that asked for it, and a summary."""
+        if self.callbacks.reason:
+            lines += (self.callbacks.ending(),)
         if self.ranks.is_main:
-            self.say(self.speed.ending(self.progress, self.keeper.run_dir))
+            lines += (self.speed.ending(self.progress, self.keeper.run_dir),)
+        for line in lines:
+            self.say(line)
 
 
 class _EvaluationStopped(Exception):
