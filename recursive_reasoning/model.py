@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import evaluate
 import pretrain
 from apps.reports.asking import kind_read_by, load_for
-from apps.reports.drawing import require_gif
 from apps.reports.solving import read_puzzles, require_effect
 from dataset.kinds.base import Kind, Puzzle
 from evaluation.config import EvalConfig, SolveConfig, ThinkingSettings
@@ -60,8 +59,7 @@ def train(overrides: str | Sequence[str]) -> "Model":
     from runtime.device import undisturbed
 
     with undisturbed():
-        folder = pretrain.main([overrides] if isinstance(overrides, str) else [*overrides])
-    return load(folder)
+        return load(pretrain.main([overrides] if isinstance(overrides, str) else [*overrides]))
 
 
 def build(overrides: str | Sequence[str]) -> Path:
@@ -123,7 +121,6 @@ class Model:
 
     def save_gif(self, puzzle: str | Puzzle, path: str | Path, **settings: Any) -> Path:
         """Solve a puzzle, write the steps as an animation and return its path. Needs Pillow."""
-        require_gif(path)
         return self.solve(puzzle, **settings).save_gif(path)
 
     def evaluate(
@@ -136,10 +133,9 @@ class Model:
             verbose: print the table too.
             settings: of evaluate.py; sections are dicts.
         """
-        if "checkpoint" in settings:
-            raise ConfigError("checkpoint: load() another model instead")
+        accepted = [name for name in EvalConfig.model_fields if name != "checkpoint"]
         own = {} if folder is None else {"data_path": folder}
-        job = prepare(self._validated(EvalConfig, own | settings))
+        job = prepare(self._validated(EvalConfig, own | settings, accepted))
         from runtime.device import undisturbed
 
         with nullcontext() if verbose else redirect_stdout(io.StringIO()), undisturbed():

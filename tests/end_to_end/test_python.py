@@ -96,7 +96,7 @@ def test_steps_are_those_of_the_answer(model: rr.Model) -> None:
         (lambda m: m.puzzles(split="test"), rr.ConfigError, "no puzzles: set file=FILE, index=N"),
         (lambda m: m.puzzles(index=10), rr.ConfigError, "index=10: .* has puzzles 0 to 9"),
         (lambda m: m.evaluate(max_exampels=3), rr.ConfigError, "exampels=3; did you mean max_ex"),
-        (lambda m: m.evaluate(checkpoint="x"), rr.ConfigError, r"load\(\) another model"),
+        (lambda m: m.evaluate(checkpoint="x"), rr.ConfigError, "unknown setting checkpoint=x"),
         (lambda m: m.solve(np.eye(4)), rr.DatasetError, r"puzzle: .* text, or one of puzzles\(\)"),
         (lambda m: m.save_gif(PUZZLE, "x.png"), rr.ConfigError, "a file name that ends in .gif"),
         (lambda m: m.evaluate("nowhere"), rr.DatasetError, "nowhere: no such data folder"),
