@@ -3,14 +3,12 @@
 Prints memory, time and disk of the run, and how the time falls with more GPUs. It needs no GPU, and
 no data if data=NAME is one of ours. It takes all settings of pretrain.py, and
 
-    gpu=NAME         a100-40 | a100-80 | h100 | h200 | b200 | l4 | l40s | rtx3090 | rtx4090 |
+    gpu=NAME gpus=N  a100-40 | a100-80 | h100 | h200 | b200 | l4 | l40s | rtx3090 | rtx4090 |
                      rtx5090 | mi300x; any other name with peak= and memory=
-    gpus=N           how many of them; default 1
-    peak= memory= bandwidth= link=
-                     TFLOP/s of dense bfloat16 products, GB, GB/s of the memory, GB/s to the other
-                     GPUs of a machine
-    network=GB/s     of each GPU to other machines; default 50
-    seq_len= vocab_size= num_puzzle_identifiers= total_groups= mean_puzzle_examples= test_examples=
+    peak= memory= bandwidth= link= network=
+                     TFLOP/s of dense bfloat16 products, GB, GB/s of the memory, GB/s of a GPU to
+                     others in its machine, and to other machines (default 50)
+    seq_len= vocab_size= total_groups= num_puzzle_identifiers= mean_puzzle_examples= test_examples=
                      of data that are not here, as in dataset.json
 """
 
