@@ -60,8 +60,8 @@ class BackgroundWrite:
         ended = self._thread is None or not self._thread.is_alive()
         # Also a barrier: after it, every rank may rely on the checkpoint.
         ended, error = self._ranks.broadcast_object((ended, self._error))
+        self._ranks.mark(f"after {'saving' if ended else 'beginning to save'} step {self.step}")
         if ended:
-            self._ranks.mark(f"after saving step {self.step}")
             self.step = self._thread = self._error = None
             if error is not None:
                 raise error
