@@ -26,7 +26,7 @@ _FLASH_ATTENTION = {
 }
 _AUTO_SETTING = "arch.attention=auto (evaluate.py: arch_overrides.attention=auto)"
 # Kernels by backend, imported by `require_backend`, because a compiled graph cannot import.
-KERNELS: dict[str, Callable[..., Tensor]] = {}
+_LOADED: dict[str, Callable[..., Tensor]] = {}
 
 
 def trunc_normal_(tensor: Tensor, std: float = 1.0) -> Tensor:
@@ -309,7 +309,7 @@ def require_backend(backend: str, device: torch.device) -> None:
     module, install = _FLASH_ATTENTION[backend]
     asked = f"arch.attention={backend} needs a CUDA device"
     try:
-        KERNELS[backend] = importlib.import_module(module).flash_attn_func
+        _LOADED[backend] = importlib.import_module(module).flash_attn_func
     except (ImportError, AttributeError, OSError):
         raise ConfigError(
             f"{asked} and the package {module}, which is missing or does not import: {install}; "
@@ -333,9 +333,9 @@ def attend(
         [B, T, N, K] in the dtype of `q`.
     """
     if backend in _FLASH_ATTENTION:
-        assert backend in KERNELS, "require_backend was not called"
+        assert backend in _LOADED, "require_backend was not called"
         exact = {"deterministic": True} if torch.are_deterministic_algorithms_enabled() else {}
-        out = KERNELS[backend](q, k, v, causal=False, **exact)
+        out = _LOADED[backend](q, k, v, causal=False, **exact)
         return out[0] if isinstance(out, tuple) else out
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if backend == "math" or (q.device.type == "cpu" and q.requires_grad):

@@ -47,8 +47,7 @@ class DryRun(Trainer):
         # At max_steps a run ends before the evaluation that is due at that step.
         whole = limit is None or limit > per * config.num_iterations
         ended = range(1, 1 + (config.num_iterations if whole else (steps - 1) // per))
-        skipped = min(config.min_eval_interval, config.num_iterations - 1)
-        evaluated = [number for number in ended if number > skipped] if evaluates else []
+        evaluated = [n for n in ended if n > config.num_unevaluated] if evaluates else []
         saved, every = {steps}, config.checkpoint_interval
         if every:
             saved.update(range(every, steps + 1, every))

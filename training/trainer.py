@@ -182,10 +182,10 @@ class Trainer:
         config, progress = self.config, self.progress
         if config.checkpoint_interval and progress.step % config.checkpoint_interval:
             self.save()  # So that no training is lost if the evaluation fails.
-        last = progress.iteration + 1 == config.num_iterations
-        due = progress.iteration >= config.min_eval_interval or last
-        score = self._evaluate() if due else None
-        last = last or bool(self.callbacks.reason)
+        is_due = progress.iteration >= config.num_unevaluated
+        score = self._evaluate() if is_due else None
+        ends = progress.iteration + 1 == config.num_iterations
+        last = ends or bool(self.callbacks.reason)
         progress.iteration, progress.position = progress.iteration + 1, 0
         best = score is not None and (progress.best_score is None or score > progress.best_score)
         if best:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dataset.format.schema import LabelField
+from apps.bench.plan import FIELDS
 from dataset.format.writing import write_puzzles
 from models.layers import require_backend
 from models.operations import act_step_flop, train_step_flop
@@ -65,11 +65,6 @@ CASES = {
     "trm-mlp": ("experiment=trm_sudoku_extreme_1k_mlp",),
 }
 USUAL = ("published", "small", "demo")
-# Shaped like the fields of mazes. They are read only for heads that need them.
-SYNTHETIC_FIELDS = {
-    "actions": LabelField(num_classes=5),
-    "pixels": LabelField(num_classes=256, channels=3),
-}
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "bf16")
 # A time longer by this factor is marked as slower.
 _SLOWER = 1.05
@@ -277,7 +272,7 @@ def write_synthetic_data(folder: Path, num_groups: int, views: int) -> None:
     labels = rng.integers(2, 11, shape, dtype=np.uint8)
     inputs = np.where(rng.random(shape) < 0.6, 1, labels).astype(np.uint8)
     fields = {}
-    for name, declared in SYNTHETIC_FIELDS.items():
+    for name, declared in FIELDS.items():
         size = (*shape, declared.channels) if declared.channels else shape
         fields[name] = declared, rng.integers(declared.num_classes, size=size, dtype=np.uint8)
     write_puzzles(folder / "train", inputs, labels, vocab_size=11, views=views, fields=fields)

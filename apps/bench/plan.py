@@ -30,6 +30,7 @@ MARGIN, OF_CUDA = 0.1, 1e9  # Rounding and fragments, as a share; bytes of CUDA 
 PEAK, BANDWIDTH = np.array([0.7, 0.4]), np.array([0.85, 0.6])
 KERNEL, ROW = np.array([3e-6, 1e-5]), np.array([0, 1 / 440_000])
 _FACT = r"(\w+)=([\d.]+)"
+# Shaped like the fields of mazes, for heads that need them.
 FIELDS = {"actions": LabelField(num_classes=5), "pixels": LabelField(num_classes=256, channels=3)}
 
 
@@ -149,8 +150,8 @@ class Plan:
         self.costs = lambda rows: tree_map(lambda a, b: a + (b - a) * (rows / few - 1), one, two)
         steps = scheduled_steps(config, self.data)
         self.steps = min(steps, config.max_steps or steps)
-        skipped = min(config.min_eval_interval, config.num_iterations - 1)
-        self.evaluations = config.num_iterations - skipped if self.tests else 0
+        evaluated = config.num_iterations - config.num_unevaluated
+        self.evaluations = evaluated if self.tests else 0
 
     def memory(self, rows: int, micro: int) -> dict[str, float]:
         """Return the bytes on a GPU with `rows` rows, `micro` of which pass through at once."""

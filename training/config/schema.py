@@ -364,8 +364,13 @@ class TrainConfig(
 
     @property
     def num_iterations(self) -> int:
-        """Number of evaluations."""
+        """Number of the stretches of training that may end with an evaluation."""
         return self.epochs // self.epochs_per_iteration
+
+    @property
+    def num_unevaluated(self) -> int:
+        """Number of first iterations without an evaluation; the last iteration always has one."""
+        return min(self.min_eval_interval, self.num_iterations - 1)
 
     def num_shards(self, world_size: int) -> int:
         """Return the number of shards of each rank, which it runs one after the other."""

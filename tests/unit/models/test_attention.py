@@ -113,7 +113,7 @@ def test_flash_attention_is_called_in_its_own_layout(
     stand_in.__spec__ = importlib.machinery.ModuleSpec(module, None)
     vars(stand_in)["flash_attn_func"] = flash_attn_func
     monkeypatch.setitem(sys.modules, module, stand_in)
-    monkeypatch.setattr(models.layers, "KERNELS", {})
+    monkeypatch.setattr(models.layers, "_LOADED", {})
     require_backend(backend, CUDA)
     with pytest.raises(ValueError, match="CUDA"):
         require_backend(backend, CPU)
@@ -127,7 +127,7 @@ def test_a_backend_is_part_of_one_graph(backend: str, monkeypatch: pytest.Monkey
     def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         return attend(q, k, v, "math")
 
-    monkeypatch.setitem(models.layers.KERNELS, "fa2", flash_attn_func)
+    monkeypatch.setitem(models.layers._LOADED, "fa2", flash_attn_func)
     torch.compiler.reset()
     compiled = torch.compile(attend, fullgraph=True, dynamic=False, backend="aot_eager")
     q, k, v = (x.requires_grad_() for x in random_qkv(5, 3))

@@ -53,7 +53,7 @@ def test_attention_is_deterministic_if_everything_is(monkeypatch: pytest.MonkeyP
         asked.append(options.get("deterministic", False))
         return q
 
-    monkeypatch.setitem(layers.KERNELS, "fa2", flash_attn_func)
+    monkeypatch.setitem(layers._LOADED, "fa2", flash_attn_func)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     q = torch.zeros(1, 2, 1, 4)
     layers.attend(q, q, q, "fa2")
