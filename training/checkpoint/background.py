@@ -1,8 +1,10 @@
 """Write a checkpoint in a thread, while training goes on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from threading import Thread
+
+from torch import Tensor
 
 from runtime.errors import CheckpointError, NonFiniteError
 from runtime.host_memory import host_memory_left
@@ -21,15 +23,27 @@ class BackgroundWrite:
         self._ranks, self._warned = ranks, False
         self._thread: Thread | None = None
         self._error: Exception | None = None
+        self._copies: dict[str, dict[str, Tensor]] = {}
 
     def has_room(self, size: int) -> bool:
         """Return whether the host has room for two copies of `size` bytes. Warn once if not."""
-        left = host_memory_left()
+        held = sum(one.nbytes for kept in self._copies.values() for one in kept.values())
+        left = host_memory_left() + held
         if 2 * size > left and not self._warned:
             self._warned = True
             sizes = f"{left / 1e9:.3g} GB of memory are left, a copy takes {size / 1e9:.3g} GB"
             warn(f"training halts while a checkpoint is written: {sizes}, and as much must be free")
         return 2 * size <= left
+
+    def copied(self, files: Mapping[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+        """Return copies of tensors on the CPU, which later steps do not change. They take the
+        memory of the last copies: new memory costs more time than the copy.
+        """
+        for file, tensors in files.items():
+            kept = self._copies.setdefault(file, {})
+            for name, tensor in tensors.items():
+                kept[name] = kept[name].copy_(tensor) if name in kept else tensor.clone()
+        return self._copies
 
     def start(self, step: int, write: Callable[[], None] | None, *, wait: bool) -> None:
         """Call `write` in a thread (None: another rank writes). Then do the same as `finish`."""

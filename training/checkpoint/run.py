@@ -77,15 +77,16 @@ class RunKeeper:
             state = self._state(progress, tracker)
             state = state.model_copy(update={"score": score, "permanent": permanent})
             copy = learner.config.background_save and self.writing.has_room(self._state_bytes())
-            optimizer = (learner.optimizer, learner.groups)
             files = {
-                MODEL: tensors.model_tensors(learner.model, copy=copy),
-                OPTIMIZER: tensors.optimizer_tensors(*optimizer, copy=copy),
+                MODEL: tensors.model_tensors(learner.model),
+                OPTIMIZER: tensors.optimizer_tensors(learner.optimizer, learner.groups),
                 CARRY: carry,
                 RNG: rng,
             }
             if learner.average:
-                files[EMA] = learner.average.tensors(copy=copy)
+                files[EMA] = learner.average.tensors()
+            if copy and ranks.device.type == "cpu":  # From a GPU they are copies already.
+                files = self.writing.copied(files)
             write = partial(self._write, state, files, tracker)
         self.writing.start(progress.step, write, wait=not copy)
 

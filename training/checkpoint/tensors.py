@@ -23,31 +23,24 @@ _ALL_RANKS = "all"
 _PUZZLE_TABLE = "model.inner.puzzle_emb.weights"
 
 
-def model_tensors(model: nn.Module, *, copy: bool = False) -> dict[str, Tensor]:
-    """Return the weights and persistent buffers on the CPU, by published key; see `_on_cpu`."""
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights and persistent buffers on the CPU, by published key."""
     return {
-        name.removeprefix(COMPILED_PREFIX): _on_cpu(value, copy)
+        name.removeprefix(COMPILED_PREFIX): value.to("cpu").contiguous()
         for name, value in model.state_dict().items()
     }
 
 
-def optimizer_tensors(
-    optimizer: Optimizer | None, groups: list[ParamGroup], *, copy: bool = False
-) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: Optimizer | None, groups: list[ParamGroup]) -> dict[str, Tensor]:
     """Return the optimizer's state on the CPU, by `PARAMETER.QUANTITY`; {} before step 1."""
     if optimizer is None:
         return {}
     return {
-        f"{name}.{key}": _on_cpu(value, copy)
+        f"{name}.{key}": value.detach().to("cpu").contiguous()
         for group in groups
         for name, parameter in group.params.items()
         for key, value in optimizer.state.get(parameter, {}).items()
     }
-
-
-def _on_cpu(tensor: Tensor, copy: bool) -> Tensor:
-    """Return a tensor on the CPU; with `copy`, later steps do not change it."""
-    return tensor.detach().to("cpu", copy=copy).contiguous()
 
 
 def restore_optimizer(

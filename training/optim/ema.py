@@ -46,10 +46,9 @@ class WeightAverage:
         finally:
             _copy(kept, self._weights)
 
-    def tensors(self, *, copy: bool = False) -> dict[str, Tensor]:
-        """Return the averages on the CPU by name; with `copy`, later steps do not change them."""
-        kept = self._average.items()
-        return {name: value.to("cpu", copy=copy).contiguous() for name, value in kept}
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the averages on the CPU by name."""
+        return {name: value.to("cpu").contiguous() for name, value in self._average.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], source: Path) -> None:
         """Set the average to `tensors` (by parameter name), read from the file `source`.

@@ -126,7 +126,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
     ),
     "omit_optimizer": (
         "the optimizer's state left out of checkpoints",
-        {"training.checkpoint.tensors.optimizer_tensors": lambda optimizer, groups, copy: {}},
+        {"training.checkpoint.tensors.optimizer_tensors": lambda optimizer, groups: {}},
     ),
     "omit_random_state": (
         "torch's random state left out of checkpoints",
@@ -253,7 +253,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
     ),
     "write_the_living": (
         "tensors that are written beside training not copied first",
-        {"training.checkpoint.tensors._on_cpu": lambda tensor, copy: tensor.detach()},
+        {"training.checkpoint.background.BackgroundWrite.copied": lambda writing, files: files},
     ),
     "forget_failed_writes": (
         "errors of a write beside training dropped",

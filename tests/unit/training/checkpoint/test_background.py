@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from runtime.errors import CheckpointError, NonFiniteError
 from runtime.ranks import Ranks
@@ -101,3 +102,12 @@ def test_a_copy_needs_room_for_itself_and_as_much_again(
     assert not writing.has_room(3 * 10**9)
     assert len(told) == 1
     assert "2 GB of memory are left, a copy takes 1 GB" in told[0]
+
+
+def test_the_memory_of_the_last_copies_is_room_for_the_next(
+    writing: BackgroundWrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "host_memory_left", lambda: 1e6)
+    assert not writing.has_room(10**6)
+    writing.copied({"model": {"weight": torch.zeros(250_000)}})
+    assert writing.has_room(10**6)

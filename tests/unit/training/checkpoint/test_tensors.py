@@ -16,6 +16,7 @@ from models.act import ACTCarry
 from runtime.errors import CheckpointError
 from runtime.ranks import Ranks
 from training.checkpoint import tensors as tensors_module
+from training.checkpoint.background import BackgroundWrite
 from training.checkpoint.environment import (
     NUMERICS,
     environment,
@@ -108,19 +109,25 @@ def test_a_copy_is_not_changed_by_later_steps(name: str) -> None:
     model, optimizer, groups = build(name)
     average = WeightAverage(model, 0.5)
 
-    def state(copy: bool) -> dict[str, Tensor]:
-        kept = {f"average {name}": value for name, value in average.tensors(copy=copy).items()}
-        weights = model_tensors(model, copy=copy)
+    writing = BackgroundWrite(Ranks("cpu"))
+
+    def state() -> dict[str, Tensor]:
+        kept = {f"average {name}": value for name, value in average.tensors().items()}
+        weights = model_tensors(model)
         weights = {name: weights[name] for name, _ in model.named_parameters()}
-        return weights | kept | optimizer_tensors(optimizer, groups, copy=copy)
+        return weights | kept | optimizer_tensors(optimizer, groups)
 
     take_steps(model, optimizer, 0, 1)
-    copied = state(True)
+    copied = writing.copied({"all": state()})["all"]
     take_steps(model, optimizer, 1, 2)
     average.update(torch.tensor(False))
-    assert copied.keys() == state(False).keys()
+    assert copied.keys() == state().keys()
     # Counters of steps too, which some optimizers keep on the CPU.
-    assert [key for key, value in state(False).items() if value.equal(copied[key])] == []
+    assert [key for key, value in state().items() if value.equal(copied[key])] == []
+    memory = {key: value.data_ptr() for key, value in copied.items()}
+    again = writing.copied({"all": state()})["all"]
+    assert {key: value.data_ptr() for key, value in again.items()} == memory
+    assert all(value.equal(again[key]) for key, value in state().items())
 
 
 @pytest.mark.parametrize("name", ["adam_atan2", "adamw"])
