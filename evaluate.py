@@ -70,6 +70,7 @@ def run(job: Job) -> None:
         prepared = partial(compiled_forward, form=compiling.form)
         way = measure.with_chains if config.thinks_longer else measure.in_one_pass
         way = arch.search if config.search.chains else way
+        way = PROBING() if config.probes else way
         report = way(job, prepared, model, batches, ranks)
         seconds = time.perf_counter() - start
         if ranks.is_main:
@@ -131,6 +132,7 @@ def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[ArchConfig, ACTLo
     return loaded
 
 
+PROBING = imported("apps.inside.probing", "with_probes")
 SWEEP = imported("apps.sweeps.run", "sweep_evaluations")
 
 if __name__ == "__main__":

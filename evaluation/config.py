@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from dataset.kinds import AnyEvaluator
+from evaluation.probes import AnyProbe
 from models.architectures import ARCHITECTURES
 from models.config import AttentionBackend, ForwardDtype, OutputField, RecurrenceConfig
 from runtime.errors import ConfigError
@@ -147,6 +148,9 @@ class EvalSearchSettings(SearchSettings):
     """puzzles that are also searched with untrained weights, for comparison; 0: none"""
 
 
+_UNREAD_BY_PROBES = ("halting", "save_outputs", "evaluators", "save_records", "chains", "search")
+
+
 class EvalConfig(ThinkingSettings, MachineSettings):
     """The settings of an evaluation."""
 
@@ -170,6 +174,8 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     """averaged: the moving average of the weights, if the run kept one"""
     evaluators: list[AnyEvaluator] | None = None
     """further things to measure; null: as in the run; []: none"""
+    probes: list[AnyProbe] = []
+    """measure what happens between question and answer instead: docs/inside.md"""
     save_outputs: list[OutputField] = []
     """fields to write to OUTPUT_outputs/SET__FIELD.npy"""
     save_records: StrictBool = False
@@ -194,11 +200,14 @@ class EvalConfig(ThinkingSettings, MachineSettings):
             raise ValueError(
                 f"arch_overrides.halt_max_steps has no effect with {asked}; use {instead}=N"
             )
+        if self.probes and len(self.steps or []) > 1:
+            raise ValueError(f"steps={self.steps}: probes follow the model for one number of steps")
         with_neither = "without steps or chains; set one of them"
         unread = [
             (searched or longer, ("halting", "save_outputs", "evaluators"), f"with {asked}"),
             (searched, ("global_batch_size",), f"with {asked}"),
             (longer, ("save_records",), f"with {asked}"),
+            (bool(self.probes), _UNREAD_BY_PROBES, "with probes"),
             (not searched, ("search",), "without search.chains; set it"),
             (not longer, ("select", "perturb", "noise"), with_neither),
         ]

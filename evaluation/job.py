@@ -51,6 +51,8 @@ def prepare(config: EvalConfig) -> Job:
             f"search.chains: {trained.weights} has arch={arch.name}, which cannot search; use "
             "chains=8"
         )
+    if config.probes and arch.searches:
+        raise ConfigError(f"probes: {trained.weights} searches; probes follow models that do not")
     asked = config.arch_overrides.model_dump(exclude_none=True).keys()
     if unknown := asked - type(arch).model_fields:
         raise ConfigError(f"arch_overrides.{min(unknown)}: arch={arch.name} has no such setting")
@@ -61,7 +63,7 @@ def prepare(config: EvalConfig) -> Job:
     facts = data_facts(dataset.metadata, dataset.fields, dataset.kind)
     trained.require_fit(facts, str(dataset.split_dirs[0]))
     evaluators = {}
-    if not (config.thinks_longer or config.search.chains):
+    if not (config.thinks_longer or config.search.chains or config.probes):
         asked, run = config.evaluators, trained.run
         evaluators = build_evaluators(run.active_evaluators if asked is None else asked, dataset)
         if asked is None:
@@ -158,7 +160,8 @@ def what_differs(config: EvalConfig, trained: TrainedModel, dataset: PuzzleDatas
         *((folder.name, own and own != asked.keys()) for folder in asked),
         (config.split, config.split != "test"),
         ("at_halt", config.halting == "q"),
-        ("thinking", config.thinks_longer),
+        ("thinking", config.thinks_longer and not config.probes),
+        ("-".join(["inside", *(probe.name for probe in config.probes)]), bool(config.probes)),
         (f"depth{_joined(config.steps or [])}", config.steps is not None),
         (f"breadth{_joined(config.chains)}", has_chains),
         (perturb, has_chains),

@@ -374,6 +374,14 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Map [B, T, D] to [B, T, D]; `rotary` is (cos, sin), each [T, K], or None."""
+        bias = None if self.bias is None else self.bias(x.dtype)
+        out = attend(*self.projected(x, rotary), self.backend, bias)
+        return self.o_proj(out.reshape(x.shape))
+
+    def projected(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, [B, T, N, K] each."""
         B, T, D = x.shape
         qkv = self.qkv_proj(x).view(B, T, 3 * self.num_heads, D // self.num_heads)
         if rotary is None:
@@ -381,6 +389,4 @@ class Attention(nn.Module):
         else:
             qk, v = qkv.split((2 * self.num_heads, self.num_heads), dim=2)
             q, k = apply_rotary(qk, *rotary).chunk(2, dim=2)
-        bias = None if self.bias is None else self.bias(x.dtype)
-        out = attend(q, k, v, self.backend, bias)
-        return self.o_proj(out.reshape(B, -1, D))
+        return q, k, v

@@ -107,17 +107,25 @@ class Model:
 
         return answered(*asked, searches=self.trained.run.arch.searches)
 
-    def think(self, puzzle: str | Puzzle, **settings: Any) -> "Iterator[Step]":
+    def think(
+        self, puzzle: str | Puzzle, *, record: Sequence[str] = (), **settings: Any
+    ) -> "Iterator[Step]":
         """Yield the steps of `solve`. With one chain a step is computed when it is asked for; a
         search and several chains end first, because the last step decides which chain answers.
+
+        Args:
+            record: what a step keeps in `recorded`, for one chain: ["z_H"], the latent after it;
+                ["z_H.updates"], after each update in it; ["attention"], the weights of its layers.
         """
         asked = self._ready(puzzle, settings)
         from apps.reports.answers import answered, thoughts
 
         config, searches = asked[-1], self.trained.run.arch.searches
         if searches or config.chains != [1] or config.select == ["first_halt"]:
+            if record:
+                raise ConfigError("record: only for one chain of a model that does not search")
             return iter(answered(*asked, searches=searches).steps)
-        return thoughts(*asked)
+        return thoughts(*asked, [record] if isinstance(record, str) else record)
 
     def save_gif(self, puzzle: str | Puzzle, path: str | Path, **settings: Any) -> Path:
         """Solve a puzzle, write the steps as an animation and return its path. Needs Pillow."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, get_args, get_origin
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import BeforeValidator, GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -126,6 +126,8 @@ class Registry:
         return self._parts[name].schema.model_validate(value)
 
 
+NAMED = BeforeValidator(lambda part: {"name": part} if isinstance(part, str) else part)
+"""Accepts a part's name as the part without settings."""
 NONE = "none"
 
 

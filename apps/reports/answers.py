@@ -2,14 +2,16 @@
 
 import math
 from base64 import b64encode
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from apps.inside.recording import Recorded, Recorder
 from apps.reports.asking import note_on, search_for, verdict_of, verdict_on_steps
 from apps.reports.boards import Board
 from apps.reports.frames import (
@@ -44,6 +46,7 @@ class Step:
         q: the model's probability that the whole answer is right; None if no head says so.
         candidates: the tokens that a search has left in each cell, bool [cells, V]; else None.
         frame: its board and words, as in an animation.
+        recorded: what `record` asked for, by name; see `apps.inside.recording.recordable`.
     """
 
     step: int
@@ -52,6 +55,7 @@ class Step:
     q: float | None
     candidates: np.ndarray | None
     frame: Frame
+    recorded: Recorded = field(default_factory=dict)
 
     def __repr__(self) -> str:
         words = (self.frame.title, *self.frame.words)
@@ -126,21 +130,45 @@ def answered(
 
 
 def thoughts(
-    puzzle: Puzzle, model: ACTLossHead, device: torch.device, config: SolveConfig
+    puzzle: Puzzle,
+    model: ACTLossHead,
+    device: torch.device,
+    config: SolveConfig,
+    record: Sequence[str] = (),
 ) -> Iterator[Step]:
-    """Yield the ACT steps of a single chain; each is computed when it is asked for."""
+    """Yield the ACT steps of a single chain; each is computed when it is asked for.
+
+    Raises:
+        ConfigError: the model has nothing with a name in `record`.
+    """
+    recorder = Recorder(model, record) if record else None
+    return _thoughts(puzzle, model, device, config, recorder)
+
+
+def _thoughts(
+    puzzle: Puzzle,
+    model: ACTLossHead,
+    device: torch.device,
+    config: SolveConfig,
+    recorder: Recorder | None,
+) -> Iterator[Step]:
     frame = frame_of_puzzle(puzzle, model.model.eval_max_steps)
-    for one in step_by_step(model, puzzle, device, config):
+    running = step_by_step(model, puzzle, device, config)
+    while True:
+        with recorder.recording() if recorder else nullcontext():
+            if (one := next(running, None)) is None:
+                return
         answer = puzzle.kind.to_grid(one.tokens[0])
         certainty = one.certainty[0].reshape(answer.shape)
         q = math.nan if model.model.rule is None else float(one.q_halt[0])
         frame = frame_of_step(frame, one.step, answer, certainty, q)
-        yield _step(one.step, frame)
+        yield _step(one.step, frame, recorder.take() if recorder else {})
 
 
-def _step(number: int, frame: Frame) -> Step:
+def _step(number: int, frame: Frame, recorded: Recorded | None = None) -> Step:
     board, q = frame.board, frame.q[-1] if frame.q else None
-    return Step(number, board.answer, board.certainty, q, board.candidates, frame)
+    grids = board.answer, board.certainty
+    return Step(number, *grids, q, board.candidates, frame, recorded or {})
 
 
 def _svg(frame: Frame, words: str) -> str:

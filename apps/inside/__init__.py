@@ -1,0 +1,1 @@
+"""What a model does between a question and its answer: recordings, measures, probes, pictures."""

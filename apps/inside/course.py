@@ -1,0 +1,137 @@
+"""A model's work on a batch of puzzles: its states and answers after each ACT step."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from dataset.format.schema import IGNORE_LABEL_ID
+from dataset.kinds.base import Kind
+from evaluation.think import all_steps, steps, with_draws
+from models.act import ACTLossHead
+from models.heads.base import Examples
+from models.recurrence import Latents
+from puzzle_dataset import Batch
+from runtime.errors import ConfigError
+from runtime.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Course:
+    """A model's work on a batch of b puzzles, in N ACT steps.
+
+    Attributes:
+        model: in evaluation mode.
+        batch: the puzzles, on the host.
+        kind: their kind, if it is known.
+        first_row: the number of the first puzzle in its set.
+        seed: of the random numbers.
+        latents: after each step.
+        answers: the tokens after each step, int16 [N, b, S].
+    """
+
+    model: ACTLossHead
+    batch: Batch
+    kind: Kind | None
+    ranks: Ranks
+    first_row: int
+    seed: int
+    latents: list[Latents]
+    answers: Tensor
+
+    @cached_property
+    def examples(self) -> Examples:
+        """The puzzles on the device."""
+        return self.ranks.on_device(self.batch.arrays())
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.batch.inputs)
+
+    @cached_property
+    def right_after(self) -> Tensor:
+        """Whether the answer is right after each step, bool [N, b]."""
+        return self.is_right(self.answers)
+
+    def is_right(self, answers: Tensor) -> Tensor:
+        """Return whether answers [..., b, S] are right in all labelled cells, bool [..., b]."""
+        labels = self.examples["labels"]
+        return ((answers == labels) | (labels == IGNORE_LABEL_ID)).all(-1)
+
+    def state(self, step: int = -1) -> Tensor:
+        """Return all latents after a step as one state, float32 [b, F]."""
+        return joined(self.latents[step])
+
+    def states(self) -> Tensor:
+        """Return the states after all steps, float32 [N, b, F]."""
+        return torch.stack([joined(each) for each in self.latents])
+
+    def moved(self, state: Tensor, examples: Examples) -> Tensor:
+        """Return states [n, F] one ACT step later, for `examples` with n rows."""
+        inner, latents = self.model.model.inner, self.latents[-1]
+        shapes = [(len(state), *z.shape[1:]) for z in latents.values()]
+        parts = state.split([z[0].numel() for z in latents.values()], dim=1)
+        given = {
+            name: part.reshape(shape).to(inner.dtype).contiguous()
+            for name, part, shape in zip(latents, parts, shapes, strict=True)
+        }
+        return joined(inner(given, examples)[0])
+
+    def cells(self, latents: Latents) -> Tensor:
+        """Return the states of each cell in all latents [n, T, D], as float32 [n, S, F]."""
+        return torch.cat([self._by_cell(z).float().flatten(2) for z in latents.values()], dim=2)
+
+    def with_cells(self, latents: Latents, cells: Tensor) -> Latents:
+        """Return latents [n, T, D] with other states of their cells, [n, S, F]."""
+        changed, start = {}, 0
+        for name, z in latents.items():
+            changed[name] = z.clone()
+            there = self._by_cell(changed[name])  # A view, which is written to.
+            width = there[0, 0].numel()
+            there.copy_(cells[:, :, start : start + width].reshape(there.shape))
+            start += width
+        return changed
+
+    def _by_cell(self, z: Tensor) -> Tensor:
+        """View a latent as [n, S, groups, D]: an architecture may have several states in a cell."""
+        inner = self.model.model.inner
+        apart = z.view(len(z), -1, inner.num_positions, z.shape[-1])
+        return apart[:, :, inner.num_prefix :].transpose(1, 2)
+
+    def answer(self, latent: Tensor, examples: Examples) -> Tensor:
+        """Return the logits [n, S, V] that the head for tokens reads from a latent [n, T, D]."""
+        inner = self.model.model.inner
+        return inner.heads["lm"].read(inner.answer(latent, examples))["logits"]
+
+    def require_same_steps(self, probe: str) -> None:
+        """Raise ConfigError if equal states may move differently: if the steps draw numbers."""
+        drawing = [one for one in self.model.model.inner.at_updates if one.draws_numbers]
+        if drawing:
+            raise ConfigError(f"probes={probe}: each step of this model draws random numbers")
+
+
+def joined(latents: Latents) -> Tensor:
+    """Return latents [b, T, D] as one state, float32 [b, F]."""
+    return torch.cat([z.float().flatten(1) for z in latents.values()], dim=1)
+
+
+def course_of(
+    model: ACTLossHead, batch: Batch, kind: Kind | None, ranks: Ranks, first_row: int, seed: int
+) -> Course:
+    """Run a model in evaluation mode on a batch for all its ACT steps."""
+    latents, answers = list[Latents](), []
+    course = Course(model, batch, kind, ranks, first_row, seed, latents, torch.empty(0))
+    examples = ranks.on_device(with_draws(batch.arrays(), model, seed, first_row))
+    for _, carry in steps(model, model, all_steps(model, examples)):
+        latents.append(carry.inner)
+        logits = course.answer(model.model.answer_of(carry), carry.examples)
+        answers.append(logits.argmax(-1).short())
+    return Course(model, batch, kind, ranks, first_row, seed, latents, torch.stack(answers))
+
+
+def bytes_of_course(model: ACTLossHead, cells: int) -> int:
+    """Return the bytes that the course of one puzzle takes, with its states in float32."""
+    inner, steps = model.model.inner, model.model.eval_max_steps
+    width = len(inner.latents) * inner.num_states * inner.hidden_size
+    return steps * (width * (inner.dtype.itemsize + 4) + 2 * cells)

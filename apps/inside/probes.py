@@ -1,0 +1,226 @@
+"""Our probes. Each is one function of its settings and a `Course`, and returns its columns."""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from apps.inside import measures
+from apps.inside.config import (
+    EscapesConfig,
+    FateConfig,
+    InfluenceConfig,
+    LyapunovConfig,
+    PathConfig,
+)
+from apps.inside.course import Course
+from dataset.kinds.sudoku import SUDOKU
+from evaluation.config import ThinkingSettings
+from evaluation.probes import ProbeConfig
+from evaluation.think import chain_steps
+from evaluation.views import seen_by_chains, views_for
+from models.heads.base import Examples
+from models.recurrence import Latents
+from runtime.errors import ConfigError
+
+
+class Column(NamedTuple):
+    """What a probe measured: an array whose first axis is the puzzles.
+
+    Attributes:
+        form: value [n]: a number for each puzzle, NaN if it was not measured; word [n]: a text;
+            curve [n, steps]; map [k, S, S] and path [k, steps, 2]: of the first k puzzles.
+    """
+
+    values: np.ndarray
+    form: Literal["value", "word", "curve", "map", "path"] = "value"
+
+
+Columns = dict[str, Column]
+
+
+def residual(config: ProbeConfig, course: Course) -> Columns:
+    """Measure the change of the state in each step but the first."""
+    found = _host(measures.residuals(course.states()))
+    return {"residual": Column(found, "curve"), "last_residual": Column(found[:, -1])}
+
+
+def fate(config: FateConfig, course: Course) -> Columns:
+    """Say how the states end, and after which step the answer stays the same."""
+    fates, period = measures.fate(course.states(), config.tolerance, config.longest_cycle)
+    changed = (course.answers[1:] != course.answers[:-1]).any(-1)  # [N - 1, b]
+    numbers = torch.arange(2, len(changed) + 2, device=changed.device).unsqueeze(1)
+    names = np.array(measures.FATES)[_host(fates).astype(int)]
+    return {
+        "fate": Column(names, "word"),
+        "period": Column(_host(period)),
+        "settled": Column(_host(torch.where(changed, numbers, 1).amax(0))),
+    }
+
+
+def lyapunov(config: LyapunovConfig, course: Course) -> Columns:
+    """Measure the largest Lyapunov exponent from the state after the last step on."""
+    course.require_same_steps("lyapunov")
+    if (dtype := course.model.model.inner.dtype).itemsize < 4:
+        name = str(dtype).removeprefix("torch.")
+        why = f"{name} rounds away the difference of near states"
+        raise ConfigError(f"probes=lyapunov: {why}; add arch_overrides.forward_dtype=float32")
+
+    def move(state: Tensor) -> Tensor:
+        return course.moved(state, course.examples)
+
+    found = measures.largest_lyapunov(move, course.state(), config.size, config.steps)
+    return {"lyapunov": Column(_host(found))}
+
+
+def stability(config: ProbeConfig, course: Course) -> Columns:
+    """Measure whether the model still answers right if it starts with the state that it reaches on
+    the solved puzzle (`stays`), and whether it fills the one open cell of a puzzle (`one_open`).
+    """
+    if course.kind is not SUDOKU:
+        raise ConfigError("probes=stability: only for Sudokus, whose solutions are puzzles too")
+    labels, questions = course.examples["labels"], course.examples["inputs"]
+    open_token = SUDOKU.board(int(labels.shape[1] ** 0.5)).open
+    cell = torch.from_numpy(_drawn(course, labels.shape[1])).to(labels.device)
+    one_open = labels.scatter(1, cell.unsqueeze(1), open_token)
+    reached = _run(course, labels)
+    stays = _run(course, questions, reached)
+    filled = _run(course, one_open)
+    return {
+        "solved_grid": Column(_right(course, reached)),
+        "stays": Column(_right(course, stays)),
+        "one_open": Column(_right(course, filled)),
+    }
+
+
+def readout(config: ProbeConfig, course: Course) -> Columns:
+    """Read an answer from each latent, and return the share of right cells after each step."""
+    columns, labels = Columns(), course.examples["labels"]
+    for name in course.latents[0]:
+        shares, wholes = [], []
+        for latents in course.latents:
+            tokens = course.answer(latents[name], course.examples).argmax(-1)
+            shares.append((tokens == labels).float().mean(-1))
+            wholes.append(course.is_right(tokens).float())
+        columns[f"{name}_cells"] = Column(_host(torch.stack(shares, 1)), "curve")
+        columns[f"{name}_right"] = Column(_host(wholes[-1]))
+    return columns
+
+
+def influence(config: InfluenceConfig, course: Course) -> Columns:
+    """Measure which cells change their answer when the state of one cell is changed."""
+    course.require_same_steps("influence")
+    step = min(config.at_step or (len(course.latents) + 1) // 2, len(course.latents))
+    first = range(min(config.puzzles, course.num_rows))
+    maps = np.stack([influence_on(course, row, step, config.size) for row in first])
+    return {"influence": Column(maps, "map")}
+
+
+def influence_on(course: Course, row: int, step: int, size: float) -> np.ndarray:
+    """Return the map of one puzzle after a step (from 1), float32 [S, S]: see
+    `measures.influence`.
+    """
+    own = {name: z[row : row + 1] for name, z in course.latents[step - 1].items()}
+    inner, answer = course.model.model.inner, course.model.model.inner.latents[0]
+
+    def rows(number: int) -> Examples:
+        found = course.examples.items()
+        return {n: v[row : row + 1].expand(number, *v.shape[1:]) for n, v in found}
+
+    def latents_of(cells: Tensor) -> Latents:
+        wide = {name: z.expand(len(cells), *z.shape[1:]) for name, z in own.items()}
+        return course.with_cells(wide, cells)
+
+    def move(cells: Tensor) -> Tensor:
+        return course.cells(inner(latents_of(cells), rows(len(cells)))[0])
+
+    def read(cells: Tensor) -> Tensor:
+        logits = course.answer(latents_of(cells)[answer], rows(len(cells)))
+        return course.model.log_probs(logits).exp()
+
+    return _host(measures.influence(move, course.cells(own)[0], read, size))
+
+
+def escapes(config: EscapesConfig, course: Course) -> Columns:
+    """Give puzzles with a wrong answer further tries: with noise after each step, from other random
+    starts, and in other views, as far as the model and the puzzles have them. Return the share of
+    tries that end right, and whether any does.
+    """
+    wrong = ~_host(course.right_after[-1]).astype(bool)
+    columns = Columns()
+    for way, right in _tries(config, course, wrong) if wrong.any() else ():
+        for name, values in ((way, right.mean(0)), (f"{way}_any", right.any(0))):
+            column = np.full(len(wrong), np.nan)
+            column[wrong] = values
+            columns[name] = Column(column)
+    return columns
+
+
+def _tries(
+    config: EscapesConfig, course: Course, which: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each way with whether its chains are right, bool [chains, n]."""
+    arch, batch = course.model.model.inner.techniques, course.batch
+    size = int(batch.inputs.shape[1] ** 0.5)
+    has_views = course.kind is not None and course.kind.views(size) is not None
+    ways = {"noise": True, "init": bool(arch.acting("start")), "symmetry": has_views}
+    inputs, ids = batch.inputs[which], batch.puzzle_identifiers[which]
+    numbers = course.first_row + np.flatnonzero(which)
+    labels = batch.labels[which]
+    for way in (name for name, has in ways.items() if has):
+        tries = config.chains + 1
+        settings = ThinkingSettings(
+            chains=[tries], perturb=way, noise=config.noise, seed=course.seed
+        )
+        views = views_for(settings, course.kind, size)
+        right = []
+        # The first chain is the course itself.
+        for chain, seen in list(enumerate(seen_by_chains(views, course.seed, numbers, tries)))[1:]:
+            arrays = {"inputs": seen.boards(inputs), "puzzle_identifiers": ids}
+            given = (arrays, settings, chain, course.first_row, course.ranks.on_device)
+            *_, (_, carry) = chain_steps(course.model, course.model, *given)
+            act = course.model.model
+            tokens = course.answer(act.answer_of(carry), carry.examples).argmax(-1)
+            answers = seen.tokens(_host(tokens).astype(np.int32))
+            right.append(((answers == labels) | (labels < 0)).all(-1))
+        yield way, np.stack(right)
+
+
+def path(config: PathConfig, course: Course) -> Columns:
+    """Return the paths of the first puzzles in their common plane."""
+    places, share = measures.plane(course.states()[:, : config.puzzles])
+    shares = np.full(course.num_rows, np.nan)
+    shares[: places.shape[1]] = float(share)
+    return {"path": Column(_host(places.transpose(0, 1)), "path"), "in_plane": Column(shares)}
+
+
+def _run(course: Course, inputs: Tensor, start: Latents | None = None) -> Latents:
+    """Return the latents after all steps on other questions, from the usual start or another."""
+    act, examples = course.model.model, course.examples | {"inputs": inputs}
+    latents = start
+    if latents is None:
+        inner = act.inner
+        halted = torch.ones(len(inputs), dtype=torch.bool, device=inputs.device)
+        latents = inner.reset_carry(halted, inner.empty_carry(len(inputs)))
+    for _ in course.latents:
+        latents, _ = act.inner(latents, examples)
+    return latents
+
+
+def _right(course: Course, latents: Latents) -> np.ndarray:
+    """Return whether the answers in latents are right, float [b]."""
+    answer = latents[course.model.model.inner.latents[0]]
+    tokens = course.answer(answer, course.examples).argmax(-1)
+    return _host(course.is_right(tokens).float())
+
+
+def _drawn(course: Course, most: int) -> np.ndarray:
+    """Draw a number below `most` for each puzzle, int64 [b], by seed and row."""
+    rows = course.first_row + np.arange(course.num_rows)
+    return np.array([np.random.default_rng((course.seed, row)).integers(most) for row in rows])
+
+
+def _host(values: Tensor) -> np.ndarray:
+    return values.cpu().numpy()
