@@ -90,15 +90,14 @@ def test_attention_is_that_of_the_layers(make_model: Make, sudokus: PuzzleDatase
 
 def test_the_model_stays_as_it_was(make_model: Make, sudokus: PuzzleDataset) -> None:
     model = make_model(sudokus)
-    before = dict(vars(model.model.inner))
-    plain = [c.inner["z_H"] for _, c in _plain(model, sudokus)]
+    plain = [carry.inner["z_H"] for _, carry in _plain(model, sudokus)]
+    before = {*vars(model.model.inner)}
     found = record(model, recordable(model), sudokus)
-    assert vars(model.model.inner).keys() == before.keys()
+    assert {*vars(model.model.inner)} == before
     for module in model.modules():
         assert not module._forward_hooks
-    assert all(
-        torch.equal(a, carry.inner["z_H"]) for a, (carry, _) in zip(plain, found, strict=True)
-    )
+    for z_H, (carry, _) in zip(plain, found, strict=True):
+        assert torch.equal(z_H, carry.inner["z_H"])
 
 
 def _plain(model: ACTLossHead, sudokus: PuzzleDataset) -> list[Any]:
@@ -109,7 +108,7 @@ def _plain(model: ACTLossHead, sudokus: PuzzleDataset) -> list[Any]:
 
 def test_an_unknown_name_is_told_the_known_ones(make_model: Make, sudokus: PuzzleDataset) -> None:
     model = make_model(sudokus, mlp_t=True, pos_encodings="none")
-    with pytest.raises(ConfigError, match=r"record=z_h: this model has z_H, z_L.*mean z_H"):
+    with pytest.raises(ConfigError, match=r"record=z_h: this model has z_H, z_L.*did you mean z_"):
         Recorder(model, ["z_h"])
     with pytest.raises(ConfigError, match="record=attention: this model has z_H"):
         Recorder(model, ["attention"])
