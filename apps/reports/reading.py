@@ -265,7 +265,7 @@ def _read_results(run: Run, most: int) -> None:
 
 
 def _is_result(content: object) -> bool:
-    kinds = ("metrics", "chains", "searchers")
+    kinds = ("metrics", "chains", "searchers", "inside")
     return (
         isinstance(content, dict) and "checkpoint" in content and any(k in content for k in kinds)
     )

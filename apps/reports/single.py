@@ -3,6 +3,7 @@
 from apps.reports.curves import speed_figures, training_figures
 from apps.reports.grids import failures_html, solving_html, votes_html
 from apps.reports.html import interval, interval_bar, intro, pairs, percent, state, text, tile
+from apps.reports.inside import inside_html
 from apps.reports.page import Page
 from apps.reports.puzzles import puzzle_figures
 from apps.reports.reading import Result, Run
@@ -31,6 +32,7 @@ def page_of(run: Run, detail: float) -> Page:
     page.add("diagnosis", "Diagnosis", intro(hint) + warned if warned else "")
     page.add("evaluations", "Evaluations", evaluations_html(run))
     page.add("puzzles", "Puzzle by puzzle", _puzzles(run, page))
+    page.add("inside", "Between question and answer", inside_html(run, page))
     page.add("failures", "The hardest failures", failures_html(run, detail))
     page.add("votes", "ARC tasks and their votes", votes_html(run, detail))
     page.add("speed", "Speed and memory", page.draw(speed_figures(run)))
