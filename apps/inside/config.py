@@ -21,7 +21,7 @@ class LyapunovConfig(ProbeConfig):
 
 class InfluenceConfig(ProbeConfig):
     puzzles: Count = 8
-    """measured for the first puzzles of each batch"""
+    """measured for the first puzzles of each set"""
     size: PositiveFloat = 0.5
     """change of a cell's state, as a share of its norm"""
     at_step: Count | None = None
@@ -37,7 +37,7 @@ class EscapesConfig(ProbeConfig):
 
 class PathConfig(ProbeConfig):
     puzzles: Count = 8
-    """drawn for the first puzzles of each batch"""
+    """drawn for the first puzzles of each set"""
 
 
 for _name, _schema, _text in (

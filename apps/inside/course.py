@@ -104,6 +104,11 @@ class Course:
         inner = self.model.model.inner
         return inner.heads["lm"].read(inner.answer(latent, examples))["logits"]
 
+    def require_steps(self, probe: str, least: int) -> None:
+        """Raise ConfigError if the model took fewer steps."""
+        if (taken := len(self.latents)) < least:
+            raise ConfigError(f"probes={probe}: needs {least} ACT steps, not {taken}; add steps=16")
+
     def require_same_steps(self, probe: str) -> None:
         """Raise ConfigError if equal states may move differently: if the steps draw numbers."""
         drawing = [one for one in self.model.model.inner.at_updates if one.draws_numbers]

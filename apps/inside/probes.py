@@ -43,12 +43,14 @@ Columns = dict[str, Column]
 
 def residual(config: ProbeConfig, course: Course) -> Columns:
     """Measure the change of the state in each step but the first."""
+    course.require_steps("residual", 2)
     found = _host(measures.residuals(course.states()))
     return {"residual": Column(found, "curve"), "last_residual": Column(found[:, -1])}
 
 
 def fate(config: FateConfig, course: Course) -> Columns:
     """Say how the states end, and after which step the answer stays the same."""
+    course.require_steps("fate", 4)
     fates, period = measures.fate(course.states(), config.tolerance, config.longest_cycle)
     changed = (course.answers[1:] != course.answers[:-1]).any(-1)  # [N - 1, b]
     numbers = torch.arange(2, len(changed) + 2, device=changed.device).unsqueeze(1)
@@ -112,6 +114,8 @@ def readout(config: ProbeConfig, course: Course) -> Columns:
 def influence(config: InfluenceConfig, course: Course) -> Columns:
     """Measure which cells change their answer when the state of one cell is changed."""
     course.require_same_steps("influence")
+    if course.first_row:
+        return {}
     step = min(config.at_step or (len(course.latents) + 1) // 2, len(course.latents))
     first = range(min(config.puzzles, course.num_rows))
     maps = np.stack([influence_on(course, row, step, config.size) for row in first])
@@ -190,6 +194,8 @@ def _tries(
 
 def path(config: PathConfig, course: Course) -> Columns:
     """Return the paths of the first puzzles in their common plane."""
+    if course.first_row:  # Paths of two batches would lie in two planes.
+        return {}
     places, share = measures.plane(course.states()[:, : config.puzzles])
     shares = np.full(course.num_rows, np.nan)
     shares[: places.shape[1]] = float(share)

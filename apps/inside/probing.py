@@ -97,9 +97,9 @@ def _merged(parts: Sequence[dict[str, Columns]]) -> dict[str, Columns]:
     for probe, name in sorted(keys):
         columns = [part[probe].get(name) for part in parts]
         form = next(column.form for column in columns if column)
-        rows = [len(part[""]["right"].values) for part in parts]
+        rows = [len(part[""]["right"].values) if form == "value" else 0 for part in parts]
         values = [c.values if c else np.full(n, np.nan) for c, n in zip(columns, rows, strict=True)]
-        joined[probe][name] = Column(np.concatenate(values), form)
+        joined[probe][name] = Column(np.concatenate([one for one in values if len(one)]), form)
     return dict(joined)
 
 
