@@ -125,7 +125,7 @@ class Model:
             if record:
                 raise ConfigError("record: only for one chain of a model that does not search")
             return iter(answered(*asked, searches=searches).steps)
-        return thoughts(*asked, [record] if isinstance(record, str) else record)
+        return thoughts(*asked, record=[record] if isinstance(record, str) else record)
 
     def save_gif(self, puzzle: str | Puzzle, path: str | Path, **settings: Any) -> Path:
         """Solve a puzzle, write the steps as an animation and return its path. Needs Pillow."""

@@ -26,6 +26,9 @@ from models.recurrence import Latents
 from runtime.errors import ConfigError
 
 
+Form = Literal["value", "word", "curve", "map", "path"]
+
+
 class Column(NamedTuple):
     """What a probe measured: an array whose first axis is the puzzles.
 
@@ -35,7 +38,7 @@ class Column(NamedTuple):
     """
 
     values: np.ndarray
-    form: Literal["value", "word", "curve", "map", "path"] = "value"
+    form: Form = "value"
 
 
 Columns = dict[str, Column]
@@ -150,7 +153,7 @@ def influence_on(course: Course, row: int, step: int, size: float) -> np.ndarray
 def escapes(config: EscapesConfig, course: Course) -> Columns:
     """Give puzzles with a wrong answer further tries: with noise after each step, from other random
     starts, and in other views, as far as the model and the puzzles have them. Return the share of
-    tries that end right, and whether any does.
+    tries that end right, and whether any does. Noise and starts depend on the batch, too.
     """
     wrong = ~_host(course.right_after[-1]).astype(bool)
     columns = Columns()
@@ -173,11 +176,10 @@ def _tries(
     inputs, ids = batch.inputs[which], batch.puzzle_identifiers[which]
     numbers = course.first_row + np.flatnonzero(which)
     labels = batch.labels[which]
+    tries = config.chains + 1
     for way in (name for name, has in ways.items() if has):
-        tries = config.chains + 1
-        settings = ThinkingSettings(
-            chains=[tries], perturb=way, noise=config.noise, seed=course.seed
-        )
+        asked = {"chains": [tries], "perturb": way, "noise": config.noise, "seed": course.seed}
+        settings = ThinkingSettings.model_validate(asked)
         views = views_for(settings, course.kind, size)
         right = []
         # The first chain is the course itself.
@@ -224,7 +226,7 @@ def _right(course: Course, latents: Latents) -> np.ndarray:
 
 def _drawn(course: Course, most: int) -> np.ndarray:
     """Draw a number below `most` for each puzzle, int64 [b], by seed and row."""
-    rows = course.first_row + np.arange(course.num_rows)
+    rows = range(course.first_row, course.first_row + course.num_rows)
     return np.array([np.random.default_rng((course.seed, row)).integers(most) for row in rows])
 
 

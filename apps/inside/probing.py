@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from apps.inside.course import bytes_of_course, course_of
-from apps.inside.probes import Column, Columns
+from apps.inside.probes import Column, Columns, Form
 from dataset.kinds.base import kind_named
 from evaluation import table
 from evaluation.job import Job, beside
@@ -96,7 +96,7 @@ def _merged(parts: Sequence[dict[str, Columns]]) -> dict[str, Columns]:
     keys = {(probe, name) for part in parts for probe in part for name in part[probe]}
     for probe, name in sorted(keys):
         columns = [part[probe].get(name) for part in parts]
-        form = next(column.form for column in columns if column)
+        form: Form = next(column.form for column in columns if column)
         rows = [len(part[""]["right"].values) if form == "value" else 0 for part in parts]
         values = [c.values if c else np.full(n, np.nan) for c, n in zip(columns, rows, strict=True)]
         joined[probe][name] = Column(np.concatenate([one for one in values if len(one)]), form)

@@ -85,7 +85,8 @@ class Recorder:
     def _after_step(self, inner: Recurrence, given: Any, result: tuple[Latents, Tensor]) -> None:
         self._found |= {name: _host(z[:1])[0] for name, z in result[0].items()}
         if ATTENTION in self._names:
-            self._found[ATTENTION] = np.stack([_host(each[0]) for each in self._weights])
+            weights = [_host(each[0]) for each in self._weights if each is not None]
+            self._found[ATTENTION] = np.stack(weights)
 
     def _recur(self, latents: Latents, *more: Any) -> Latents:
         """Follow each latent by its identity: `moved` sees values without names."""
