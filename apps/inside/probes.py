@@ -25,7 +25,6 @@ from models.heads.base import Examples
 from models.recurrence import Latents
 from runtime.errors import ConfigError
 
-
 Form = Literal["value", "word", "curve", "map", "path"]
 
 
