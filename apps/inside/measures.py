@@ -13,6 +13,7 @@ Move = Callable[[Tensor], Tensor]
 
 FATES = ("fixed", "cycle", "drift", "moving")
 _STRAIGHT = 0.5  # A path is a drift if its ends are this far apart, as a share of its length.
+_AS_LARGE = 0.5  # A drift's last step is at least this large, as a share of the first that is read.
 _WARM_UP = 4  # Steps before the exponent is measured: the difference turns to where it grows most.
 
 
@@ -32,7 +33,8 @@ def fate(path: Tensor, tolerance: float, longest: int) -> tuple[Tensor, Tensor]:
     Returns:
         fate: int64 [B], an index of `FATES`. Fixed: each step changes the state by at most
             `tolerance` (see `apart`). Cycle: it comes back after at most `longest` steps, each
-            time. Drift: it goes on in one direction. Moving: none of these.
+            time. Drift: it goes on in one direction, and its steps do not become smaller. Moving:
+            none of these.
         period: int64 [B], the period of a cycle; 1 at a fixed point, else 0.
     """
     half = path[len(path) // 2 :]
@@ -41,10 +43,11 @@ def fate(path: Tensor, tolerance: float, longest: int) -> tuple[Tensor, Tensor]:
         pairs = zip(half[:-steps], half[steps:], strict=True)
         furthest = torch.stack([apart(*pair) for pair in pairs]).amax(0)
         period = torch.where(furthest <= tolerance, steps, period)
-    moves = zip(half[:-1], half[1:], strict=True)
-    length = torch.stack([(b - a).norm(dim=-1) for a, b in moves]).sum(0)
-    straight = (half[-1] - half[0]).norm(dim=-1) >= _STRAIGHT * length
-    moving = torch.where(straight, FATES.index("drift"), FATES.index("moving"))
+    pairs = zip(half[:-1], half[1:], strict=True)
+    moves = torch.stack([(b - a).norm(dim=-1) for a, b in pairs])
+    straight = (half[-1] - half[0]).norm(dim=-1) >= _STRAIGHT * moves.sum(0)
+    drifts = straight & (moves[-1] >= _AS_LARGE * moves[0])
+    moving = torch.where(drifts, FATES.index("drift"), FATES.index("moving"))
     return torch.where(period > 0, (period > 1).long(), moving), period
 
 
@@ -68,18 +71,21 @@ def largest_lyapunov(move: Move, state: Tensor, size: float, steps: int) -> Tens
     return total / steps
 
 
-def plane(paths: Tensor) -> tuple[Tensor, Tensor]:
+def plane(paths: Tensor, shown: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return paths [steps, B, F] in the plane of their first two principal components, float32
-    [steps, B, 2], and the share of their variance in it, [].
+    [steps, B, 2], and the share of their variance in it, []. Return `shown` instead, if it is
+    given, in the same plane.
     """
     flat = paths.float().flatten(0, 1)
     centred = flat - flat.mean(0)
     # The products of all pairs, [n, n], have the same components, and n is smaller than F.
     values, vectors = torch.linalg.eigh(centred @ centred.T)
     top, found = values[-2:].flip(0).clamp_min(0), vectors[:, -2:].flip(1)
-    places = found * top.sqrt()
+    shown = paths if shown is None else shown
+    away = shown.float().flatten(0, 1) - flat.mean(0)
+    places = away @ (centred.T @ found) / top.sqrt().clamp_min(1e-12)
     share = top.sum() / values.clamp_min(0).sum().clamp_min(1e-30)
-    return places.unflatten(0, paths.shape[:2]), share
+    return places.unflatten(0, shown.shape[:2]), share
 
 
 def influence(move: Move, states: Tensor, read: Move, size: float) -> Tensor:

@@ -17,20 +17,22 @@ from pydantic import Field
 
 from apps.reports.asking import note_on
 from apps.reports.boards import Board, asked, draw, draw_panels, panels_of
+from apps.viewer.inside import listened, looked_inside
 from apps.viewer.shelf import MISTAKES, Model, Shelf, at, label
 from apps.viewer.thinking import Event, Options, Thinker, svg_of
 from dataset.kinds.base import Puzzle
 from dataset.kinds.sudoku import SUDOKU
 from evaluation.puzzles import parse_puzzle
 from runtime.errors import ConfigError, DatasetError
-from runtime.schema import CountOrZero, Schema, StrictBool
+from runtime.schema import Count, CountOrZero, Schema, StrictBool
 from runtime.text import shown
 from training.config.explain import validate
 
 _PAGE = Path(__file__).parent / "page"
+_SCRIPTS = ("viewer.js", "common.js", "editor.js", "player.js", "inside.js")
 _FILES = {"": "text/html", "viewer.css": "text/css"}
-_FILES |= dict.fromkeys(("viewer.js", "common.js", "editor.js", "player.js"), "text/javascript")
-_ANSWERS = ("found", "board", "example", "rows", "save", "think")
+_FILES |= dict.fromkeys(_SCRIPTS, "text/javascript")
+_ANSWERS = ("found", "board", "example", "rows", "save", "think", "inside", "influence")
 _THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
 _MOST_BYTES = 1_000_000
 _PER_PAGE = 50
@@ -59,6 +61,19 @@ class PuzzleRequest(Schema):
 
 class ThinkRequest(PuzzleRequest, Options):
     """A puzzle for a model to solve, with settings."""
+
+
+class InsideRequest(PuzzleRequest):
+    """Asks what a model does inside while it solves a puzzle."""
+
+    steps: Count | None = Field(None, le=256)
+
+
+class InfluenceRequest(InsideRequest):
+    """Asks which cells listen to which after a step."""
+
+    step: Count
+    of: Literal["influence", "attention"] = "influence"
 
 
 class ExampleRequest(Schema):
@@ -267,6 +282,21 @@ class _Api:
         model = self._model(wanted.model)
         puzzle = self._puzzle(wanted.puzzle, model)
         return partial(self._thinker.think, model.trained, puzzle, wanted)
+
+    def inside(self, sent: Any) -> Event:
+        """Return what a model does inside while it solves a puzzle."""
+        request = validate(InsideRequest, sent)
+        model = self._model(request.model)
+        puzzle = self._puzzle(request.puzzle, model)
+        return looked_inside(model.trained, puzzle, request.steps)
+
+    def influence(self, sent: Any) -> Event:
+        """Return which cells listen to which after a step."""
+        request = validate(InfluenceRequest, sent)
+        model = self._model(request.model)
+        puzzle = self._puzzle(request.puzzle, model)
+        asked = (request.steps, request.step, request.of)
+        return {"map": listened(model.trained, puzzle, *asked)}
 
     def _model(self, number: int) -> Model:
         return at(self._shelf.models, number, "model")

@@ -668,3 +668,72 @@ def test_a_thought_plays_step_by_step_to_where_it_settles(page: Any) -> None:
     element(page, "back").click()
     element(page, "on").click()
     assert element(page, "words").text == words
+
+
+# Look inside
+
+
+def test_what_a_model_does_inside(client: Client) -> None:
+    asked = {"model": 0, "puzzle": {"text": "1...2..........3"}, "steps": 6}
+    thoughts = client.events(puzzle=asked["puzzle"], steps=6)
+    found = client.ask("inside", **asked)
+    assert np.shape(found["paths"]) == (1 + 3 + 3, 6, 2)
+    assert np.isfinite(found["paths"]).all()
+    assert found["tries"] == 3
+    assert 0 < found["in_plane"] <= 1
+    assert len(found["residual"]) == 5
+    assert min(found["residual"]) > 0
+    assert re.match("a fixed point|a cycle of|a drift|still moving", found["fate"])
+    assert list(found["said"]) == ["z_L"]
+    assert len(found["said"]["z_L"]) == 6
+    assert all(board.startswith("<svg") for board in found["said"]["z_L"])
+    again = client.ask("inside", **asked)
+    assert again == found
+    later = client.events(puzzle=asked["puzzle"], steps=6)
+    assert [e.get("frame") for e in later] == [e.get("frame") for e in thoughts]
+
+
+@pytest.mark.parametrize("of", ["influence", "attention"])
+def test_who_listens_to_whom(client: Client, of: str) -> None:
+    asked = {"model": 0, "puzzle": {"text": "1...2..........3"}, "steps": 6, "of": of}
+    found = np.array(client.ask("influence", step=2, **asked)["map"])
+    assert found.shape == (16, 16)
+    assert found.min() >= 0
+    assert 0 < found.max() <= 1
+    assert not np.array_equal(client.ask("influence", step=3, **asked)["map"], found)
+    assert "step=7: this model took 6 steps" in client.refused("influence", step=7, **asked)
+
+
+def test_a_search_has_no_steps_to_look_into(opened: Callable[..., Client]) -> None:
+    client = opened([Path("zoo/sudoku-search").resolve()], [])
+    number = next(i for i, m in enumerate(client.ask("found")["models"]) if m.get("searches"))
+    puzzle = {"text": "." * 81}
+    assert "this model searches" in client.refused("inside", model=number, puzzle=puzzle)
+
+
+@pytest.mark.slow
+def test_the_page_looks_inside(page: Any) -> None:
+    type_in(page, "1", "2", "3")
+    page.execute_script("document.querySelector('#steps').value = 6")
+    element(page, "solve").click()
+    solved(page)
+    assert not page.find_elements("css selector", "#path circle")  # Closed: nothing is asked.
+    page.find_element("css selector", "#inside summary").click()
+    until(page, lambda: len(page.find_elements("css selector", "#path circle")) == 6)
+    assert [t.text for t in page.find_elements("css selector", "#path text")] == list("123456")
+    assert element(page, "fate").text
+    page.execute_script("arguments[0].selectedIndex = 1", element(page, "latent"))
+    page.execute_script("document.querySelector('#latent').onchange()")
+    assert page.find_elements("css selector", "#said svg")
+    element(page, "measure").click()
+    until(page, lambda: len(page.find_elements("css selector", "#map button")) == 16)
+    cells = page.find_elements("css selector", "#map button")
+    page.execute_script("arguments[0].focus()", cells[5])
+    assert cells[5].get_attribute("class") == "here"
+    heard = [page.execute_script("return arguments[0].style.cssText", cell) for cell in cells]
+    assert sum(float(re.search(r"--hears: ([\d.e-]+)", one)[1]) > 0 for one in heard) > 3  # type: ignore[index]
+    page.execute_script("arguments[0].focus()", cells[5])
+    press(page, "\ue014")  # The right arrow.
+    assert cells[6].get_attribute("class") == "here"
+    element(page, "clear").click()
+    assert not element(page, "panels").is_displayed()

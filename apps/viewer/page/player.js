@@ -4,6 +4,10 @@ import { $, draw, make } from "./common.js";
 const MOST_PAUSES = 40;  // With more steps than this, play faster.
 const state = { frames: [], at: 0, timer: 0, thinking: false, settled: null, skips: false, summary: "" };
 
+let onShow = () => {};
+/** Call a function with each step that is shown; 0 is the puzzle. */
+export function watch(shown) { onShow = shown; }
+
 const last = () => state.frames.length - 1;
 
 /** Return the step at which playing stops: where the answer settles, or after that the last step. */
@@ -79,6 +83,7 @@ export function skip() {
 function show(at) {
   state.at = Math.max(0, Math.min(last(), at));
   draw($("board"), state.frames[state.at]?.svg ?? "");
+  onShow(state.at);
   update();
 }
 

@@ -1,6 +1,7 @@
 /** The page: choose a model and a puzzle, and watch the model solve it. */
 import { $, ask, draw, make, post, say, trying } from "./common.js";
 import * as editor from "./editor.js";
+import * as inside from "./inside.js";
 import * as player from "./player.js";
 
 const NO_MODEL = "no checkpoint can be used: train a model first (make demo), or start the viewer with its folder";
@@ -43,6 +44,7 @@ function wanted() {
 /** Cancel the request that is running; its later events are dropped. */
 function begin() {
   state.asking?.abort();
+  inside.forget();
   $("board").removeAttribute("aria-busy");
   return state.asking = new AbortController();
 }
@@ -205,12 +207,14 @@ const solve = trying(async () => {
   }
 });
 
-function happened(event, { model: number, chains }) {
+function happened(event, body) {
+  const { model: number, chains } = body;
   if (event.error) throw new Error(event.error);
   if (event.note) say(event.note);
   if (event.frame) player.add(event.frame);
   if (!event.done) return;
   player.finish(event, chains === 1);
+  inside.solved(body);
   state.thought = event.thought;
   // A run that is still going on may have a newer checkpoint by now.
   state.found.models[number].train_step = event.train_step;
@@ -240,6 +244,7 @@ function useModel() {
   begin();
   player.reset();
   document.body.dataset.cells = board.cells;
+  inside.useModel(model());
   $("steps-label").hidden = Boolean(searches);
   $("rounds-label").hidden = !searches;
   $("steps").placeholder = steps || "as trained";
@@ -283,6 +288,7 @@ const leaveTab = trying((tab) => {
 });
 
 editor.onChange(typed);
+player.watch(inside.showStep);
 $("model").onchange = chooseModel;
 $("another").onclick = another;
 $("clear").onclick = trying(() => { editor.clear(); typed(); });

@@ -44,6 +44,11 @@ def test_fates(name: str, period: int, move: object) -> None:
     assert periods.tolist() == [period] * 2
 
 
+def test_a_state_that_settles_does_not_drift() -> None:
+    found, _ = fate(_path(lambda x: 0.8 * x + 1, torch.zeros(1, 3), 24), 1e-4, 4)
+    assert FATES[int(found)] == "moving"
+
+
 def test_a_fate_needs_the_whole_second_half() -> None:
     path = torch.zeros(20, 1, 3) + 1
     path[14] = 2  # One jump among equal states.
@@ -80,6 +85,9 @@ def test_a_path_in_a_plane_keeps_its_distances() -> None:
     found = torch.cdist(places.flatten(0, 1), places.flatten(0, 1))
     assert torch.allclose(found, wanted, atol=1e-4)
     assert places[..., 0].var() >= places[..., 1].var()
+    shown, _ = plane(flat @ basis.T, (flat[:2] + 1) @ basis.T)
+    moved = shown[0, 0] - places[0, 0]
+    assert float(moved.norm()) == pytest.approx(2**0.5, abs=1e-4)
 
 
 def test_influence_is_that_of_the_move() -> None:
