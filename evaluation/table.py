@@ -61,6 +61,6 @@ def rows_as_csv(names: Iterable[str], sets: Mapping[str, Mapping[str, np.ndarray
 def _texts(values: np.ndarray | None, number: int) -> list[str]:
     if values is None:
         return [""] * number
-    if np.issubdtype(values.dtype, np.integer):
+    if not np.issubdtype(values.dtype, np.floating):
         return [str(value) for value in values[:number].tolist()]
     return ["" if math.isnan(value) else f"{value:.6g}" for value in values[:number].tolist()]

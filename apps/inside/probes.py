@@ -87,8 +87,8 @@ def stability(config: ProbeConfig, course: Course) -> Columns:
         raise ConfigError("probes=stability: only for Sudokus, whose solutions are puzzles too")
     labels, questions = course.examples["labels"], course.examples["inputs"]
     open_token = SUDOKU.board(int(labels.shape[1] ** 0.5)).open
-    cell = torch.from_numpy(_drawn(course, labels.shape[1])).to(labels.device)
-    one_open = labels.scatter(1, cell.unsqueeze(1), open_token)
+    first = (questions == open_token).int().argmax(1, keepdim=True)
+    one_open = labels.scatter(1, first, open_token)
     reached = _run(course, labels)
     stays = _run(course, questions, reached)
     filled = _run(course, one_open)
@@ -221,12 +221,6 @@ def _right(course: Course, latents: Latents) -> np.ndarray:
     answer = latents[course.model.model.inner.latents[0]]
     tokens = course.answer(answer, course.examples).argmax(-1)
     return _host(course.is_right(tokens).float())
-
-
-def _drawn(course: Course, most: int) -> np.ndarray:
-    """Draw a number below `most` for each puzzle, int64 [b], by seed and row."""
-    rows = range(course.first_row, course.first_row + course.num_rows)
-    return np.array([np.random.default_rng((course.seed, row)).integers(most) for row in rows])
 
 
 def _host(values: Tensor) -> np.ndarray:

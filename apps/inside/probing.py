@@ -140,25 +140,16 @@ def _summarized(column: Column, groups: Mapping[str, np.ndarray]) -> Any:
 
 def as_csv(sets: Mapping[str, dict[str, Columns]]) -> str:
     """Return a line for each puzzle with the values and words of all probes."""
-    lines, names = [], list[str]()
-    for set_name, columns in sets.items():
-        flat = {
+    flat = {
+        set_name: {
             f"{probe}.{name}".lstrip("."): column.values
             for probe, of_probe in columns.items()
             for name, column in of_probe.items()
             if column.form in ("value", "word")
         }
-        names = names or [*flat]
-        for row in range(len(columns[""]["right"].values)):
-            cells = [_cell(flat[name][row]) for name in names]
-            lines.append(",".join([set_name, str(row), *cells]))
-    return "\n".join([",".join(["set", "index", *names]), *lines]) + "\n"
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if np.isnan(value) else f"{value:.6g}"
+        for set_name, columns in sets.items()
+    }
+    return table.rows_as_csv(next(iter(flat.values()), {}), flat)
 
 
 def as_text(sets: Mapping[str, dict[str, Any]]) -> str:
