@@ -200,7 +200,6 @@ class Trainer:
         with self.learner.evaluated() as model:
             metrics = dict(self.evaluate(model, step, self._stop_evaluation_if_asked))
         self.ranks.mark(f"after evaluating step {step}")
-        self.speed.lap("evaluating")
         if metrics:
             if self.tracker:
                 self.tracker.log([{"step": step, **metrics}])
@@ -209,6 +208,7 @@ class Trainer:
             told = figures(shown, terminal_width(sys.stdout))
             self.say(f"step {step}{which}: {told}")
         self.callbacks.tell("evaluated", metrics, metrics=metrics)
+        self.speed.lap("evaluating")
         return metrics.get(SCORE)
 
     def _stop_evaluation_if_asked(self) -> None:
