@@ -1,20 +1,18 @@
 """Count the floating point operations of a model's linear layers for one example.
 
-Nothing is computed: the model is on the `meta` device. A multiply-add is 2 operations. Backward
-takes as many as forward for the weight's gradient, and again for the input's if that needs one.
+Nothing is computed: the model is on the `meta` device. A multiply-add is 2 operations. Products of
+two matrices are counted as torch runs them, forward and backward; those of attention are not,
+because they multiply batches of matrices.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.architectures import ArchConfig
 from models.config import DataFacts
-from models.heads.base import Matrix, TokenHead
-from models.layers import CastedLinear
 from models.registry import build_model
 from models.technique import Depth
 
@@ -26,7 +24,7 @@ def train_step_flop(arch: ArchConfig, facts: DataFacts, depth: Depth | None = No
     """
     counter = _Counter(arch, facts)
     counter.model.model.inner.depth = depth
-    total = counter.count(lambda model, carry, examples: model(carry, examples))
+    total = counter.count(lambda model, carry, examples: model(carry, examples).loss.backward())
     if (every := arch.rows_per_target) > 1:
         look_ahead = counter.count(
             lambda model, carry, examples: model.model.target_of_continue(
@@ -45,10 +43,11 @@ def act_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
     return counter.count(lambda model, carry, examples: model(carry, examples, measured=False))
 
 
-class _Counter:
-    """A model in training mode on the `meta` device, with a counter of its products."""
+class _Counter(TorchDispatchMode):
+    """A model in training mode on the `meta` device, and the operations of its products."""
 
     def __init__(self, arch: ArchConfig, facts: DataFacts) -> None:
+        super().__init__()
         # Attention kernels may refuse the `meta` device; their own products are not counted.
         arch = arch.model_copy(update={"attention": "auto"})
         self._total = 0
@@ -61,20 +60,16 @@ class _Counter:
         for name, (_, channels) in facts.fields.items():
             wide = cells.unsqueeze(-1).expand(1, -1, channels) if channels else cells
             self._examples[name] = wide
-        for layer in self.model.modules():
-            if isinstance(layer, CastedLinear | nn.Linear | Matrix):
-                layer.register_forward_hook(partial(self._add, layer.weight.numel()))
-            if isinstance(layer, TokenHead):
-                for beside, weights in layer.products():
-                    beside.register_forward_hook(partial(self._add, weights.numel()))
 
     def count(self, run: Callable[..., object]) -> int:
         """Return the operations of `run(model, initial carry, examples)`."""
         self._total = 0
-        with torch.device("meta"):
+        with torch.device("meta"), self:
             run(self.model, self.model.initial_carry(self._examples), self._examples)
         return self._total
 
-    def _add(self, weights: int, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        passes = 1 + (1 + inputs[0].requires_grad if output.requires_grad else 0)
-        self._total += 2 * passes * inputs[0].numel() // layer.weight.shape[1] * weights
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            left, right = args[-2:]
+            self._total += 2 * left.numel() * right.shape[1]
+        return func(*args, **(kwargs or {}))

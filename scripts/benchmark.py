@@ -1,6 +1,8 @@
 """Measure training, evaluation, data loading and the optimizers on the device at hand."""
 
+import sys
+
 from apps.bench.benchmark import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,9 +1,7 @@
-"""Weigh the project: python -m scripts.weight [--json FILE]."""
-
-import sys
+"""Weigh the project: python -m scripts.weight."""
 
 import pretrain
 from apps.bench.weight import main
 
 if __name__ == "__main__":
-    sys.exit(main(pretrain.main))
+    main(pretrain.main)

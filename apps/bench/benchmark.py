@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,20 +28,22 @@ import numpy as np
 import torch
 
 from apps.bench.plan import FIELDS
+from dataset.command_line import Parser, run_tool
 from dataset.format.writing import write_puzzles
 from models.layers import require_backend
 from models.operations import act_step_flop, train_step_flop
 from models.registry import arch_on_device
 from puzzle_dataset import Batch, PuzzleDataset, TrainBatches
+from runtime.compiler import cpu_flags
 from runtime.device import prepare_host, resolve_device
-from runtime.errors import ConfigError, exit_code
+from runtime.errors import ConfigError
 from runtime.files import write_atomically
 from runtime.peak import Timing, measure, product_rates
 from runtime.ranks import Ranks
-from runtime.text import in_columns
+from runtime.text import in_columns, short
 from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, TrainConfig
-from training.data import data_facts, train_batches
+from training.data import train_batches
 from training.optim.groups import build_optimizer, update_by
 from training.step import Learner
 from training.stop_signals import StopSignals
@@ -65,6 +68,8 @@ CASES = {
     "trm-mlp": ("experiment=trm_sudoku_extreme_1k_mlp",),
 }
 USUAL = ("published", "small", "demo")
+# Groups of the synthetic data, and views of each.
+_NUM_GROUPS, _VIEWS = 1000, 10
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "bf16")
 # A time longer by this factor is marked as slower.
 _SLOWER = 1.05
@@ -72,15 +77,6 @@ _SLOWER = 1.05
 # that more than the code has changed.
 _SAME_CASE = ("forward_dtype", "batch_size", "halt_max_steps", "parameters")
 _ALSO = ("settings", "compiled")
-
-
-class Effort(NamedTuple):
-    """The time of each measurement, and the sizes of the synthetic data and matrix products."""
-
-    seconds: float = 10.0  # for each measurement of the model; data and optimizers take a quarter
-    product_sizes: tuple[int, ...] = (1024, 2048, 4096)
-    num_groups: int = 1000
-    views: int = 10
 
 
 class Activity(NamedTuple):
@@ -93,30 +89,33 @@ class Activity(NamedTuple):
     flop: int | None = None
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the command line, measure, print the table and write the JSON."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the cases of the command line; return the exit code."""
     options = _parser().parse_intermixed_args(arguments)
+    return run_tool(lambda: report_on(options))
+
+
+def report_on(options: argparse.Namespace) -> str:
+    """Measure, write the JSON and return the table."""
+    if not os.access(options.output.parent, os.W_OK) or options.output.is_dir():
+        raise ConfigError(f"--output {options.output}: this file cannot be written")
+    earlier = options.compare and read_report(options.compare)
     cases = {name: (*CASES[name], *options.settings) for name in options.case or USUAL}
-    try:
-        if not os.access(options.output.parent, os.W_OK) or options.output.is_dir():
-            raise ConfigError(f"--output {options.output}: this file cannot be written")
-        earlier = options.compare and read_report(options.compare)
-        report = run(cases, Effort(seconds=options.seconds))
-        write_atomically(options.output, json.dumps(report, indent=1) + "\n")
-        text = as_table(report, earlier)
-    except Exception as error:
-        if (code := exit_code(error)) is None:
-            raise
-        sys.stderr.write(f"benchmark.py: {error}\n")
-        sys.exit(code)
-    sys.stdout.write(f"{text}\n\nwritten: {options.output}\n")
+    report = run(cases, options.seconds)
+    write_atomically(options.output, json.dumps(report, indent=1) + "\n")
+    return f"{as_table(report, earlier)}\n\nwritten: {options.output}\n"
 
 
-def run(cases: Mapping[str, Sequence[str]], effort: Effort) -> dict[str, Any]:
+def run(
+    cases: Mapping[str, Sequence[str]], seconds: float, widths: Sequence[int] = ()
+) -> dict[str, Any]:
     """Measure the cases, given by their settings, and return a report that can be written as JSON.
 
     The rate of matrix products is measured before and after each case; the best rate is the peak.
 
+    Args:
+        seconds: of each measurement of the model; data and optimizers take a quarter.
+        widths: of the matrix products, unless the device decides them.
     Raises:
         ConfigError: settings are wrong or do not fit this device; all cases are checked first.
     """
@@ -124,16 +123,16 @@ def run(cases: Mapping[str, Sequence[str]], effort: Effort) -> dict[str, Any]:
     first = next(iter(configs.values()))
     prepare_host(first.num_threads)
     environment = describe_environment(first.device)
-    if first.device == "cuda":  # A large GPU reaches its best rate only with large products.
-        effort = effort._replace(product_sizes=(2048, 4096, 8192))
+    # A large GPU reaches its best rate only with large products.
+    widths = widths or ((2048, 4096, 8192) if first.device == "cuda" else (1024, 2048, 4096))
     results: list[dict[str, Any]] = []
     rates: dict[str, dict[str, float]] = {}  # GFLOP/s by number format and width
     for name, config in configs.items():
         prepare_host(config.num_threads)
         dtype, device = config.arch.forward_dtype, torch.device(config.device)
-        rates_of = (dtype, device, effort.product_sizes, effort.seconds / 2)
+        rates_of = (dtype, device, widths, seconds / 2)
         before = product_rates(*rates_of)
-        result = _measure_case(name, config, effort)
+        result = _measure_case(name, config, seconds)
         results.append({"name": name, "settings": list(cases[name])} | result)
         best = rates.setdefault(dtype, {})
         for size, rate in [*before.items(), *product_rates(*rates_of).items()]:
@@ -158,21 +157,22 @@ def _runnable(settings: Sequence[str]) -> TrainConfig:
     return config.model_copy(update=own)
 
 
-def _measure_case(name: str, config: TrainConfig, effort: Effort) -> dict[str, Any]:
+def _measure_case(name: str, config: TrainConfig, seconds: float) -> dict[str, Any]:
     """Measure a case and return its entry in the JSON."""
     lines = []
-    with stepping(config, effort) as trainer:
+    with stepping(config) as trainer:
         learner, device = trainer.learner, trainer.learner.ranks.device
         if on_cuda := device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         learner.model.train()
-        facts = data_facts(trainer.dataset.metadata, trainer.dataset.fields)
-        counts = {"train_step": train_step_flop, "act_step": act_step_flop}
-        flop = {name: count(config.arch, facts) for name, count in counts.items()}
+        flop = {
+            "train_step": train_step_flop(config.arch, learner.facts),
+            "act_step": act_step_flop(config.arch, learner.facts),
+        }
         memory = None
         for activity in activities(trainer, flop):
             sys.stderr.write(f"{name}: {activity.name}\n")
-            timing = measure(activity.call, activity.share * effort.seconds, device)
+            timing = measure(activity.call, activity.share * seconds, device)
             lines.append(line_of(activity, timing, config.global_batch_size))
             if on_cuda and memory is None:
                 memory = torch.cuda.max_memory_allocated(device) / 2**20
@@ -205,7 +205,6 @@ class StepTrainer:
     """The training loop of `pretrain.py`, one step at a time; it saves and logs nothing."""
 
     def __init__(self, config: TrainConfig, dataset: PuzzleDataset, ranks: Ranks) -> None:
-        self.dataset = dataset
         self.learner = Learner(config, config.arch, dataset, ranks)
         self.batches = train_batches(config, dataset)
         self.num_steps = 0
@@ -220,10 +219,10 @@ class StepTrainer:
 
 
 @contextlib.contextmanager
-def stepping(config: TrainConfig, effort: Effort) -> Iterator[StepTrainer]:
+def stepping(config: TrainConfig) -> Iterator[StepTrainer]:
     """Yield a trainer on synthetic data, which is deleted after the block."""
     with tempfile.TemporaryDirectory() as folder, Ranks(config.device) as ranks:
-        write_synthetic_data(Path(folder), effort.num_groups, effort.views)
+        write_synthetic_data(Path(folder))
         fields = list(config.arch.heads.fields.values())
         yield StepTrainer(config, PuzzleDataset([Path(folder)], "train", fields=fields), ranks)
 
@@ -263,19 +262,18 @@ def evaluation_step(trainer: StepTrainer, batch: Batch) -> Callable[[], None]:
     return step
 
 
-def write_synthetic_data(folder: Path, num_groups: int, views: int) -> None:
-    """Write a training split of random 9 x 9 grids: `num_groups` puzzles with `views` views each.
-    Grids and fields follow no rule: the time depends only on their shapes.
+def write_synthetic_data(folder: Path) -> None:
+    """Write a training split of random 9 x 9 grids. Grids and fields follow no rule: the time
+    depends only on their shapes.
     """
     rng = np.random.Generator(np.random.Philox(0))
-    shape = (num_groups * views, 81)
-    labels = rng.integers(2, 11, shape, dtype=np.uint8)
-    inputs = np.where(rng.random(shape) < 0.6, 1, labels).astype(np.uint8)
+    shape = (_NUM_GROUPS * _VIEWS, 81)
+    inputs, labels = rng.integers(2, 11, (2, *shape), dtype=np.uint8)
     fields = {}
     for name, declared in FIELDS.items():
         size = (*shape, declared.channels) if declared.channels else shape
         fields[name] = declared, rng.integers(declared.num_classes, size=size, dtype=np.uint8)
-    write_puzzles(folder / "train", inputs, labels, vocab_size=11, views=views, fields=fields)
+    write_puzzles(folder / "train", inputs, labels, vocab_size=11, views=_VIEWS, fields=fields)
 
 
 def endless(batches: TrainBatches) -> Iterator[Batch]:
@@ -286,25 +284,19 @@ def endless(batches: TrainBatches) -> Iterator[Batch]:
 
 def describe_environment(device: str) -> dict[str, Any]:
     """Return the versions, machine and commit that the figures depend on."""
-    cpu: dict[str, str] = {}
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-        pairs = (line.partition(":") for line in lines)
-        cpu = {key.strip(): value.strip() for key, _, value in pairs}
-    flags = (cpu.get("flags") or cpu.get("Features") or "").split()
-    commit = None
+    commit, file = None, Path("/proc/cpuinfo")
+    cpu = re.search(r"(?m)^model name\s*:\s*(.+)", file.read_text() if file.exists() else "")
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    # Without git, or outside a clone, the commit is unknown.
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        output = subprocess.check_output(command, cwd=ROOT, stderr=subprocess.DEVNULL, text=True)
-        commit = output.strip()
+    with contextlib.suppress(OSError):  # Without git, or outside a clone, the commit is unknown.
+        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        commit = said.stdout.strip() or None
     return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "cpu": cpu.get("model name", platform.processor() or platform.machine()),
-        "cpu_flags": [name for name in _CPU_FLAGS if name in flags],
+        "cpu": cpu[1] if cpu else platform.processor() or platform.machine(),
+        "cpu_flags": [name for name in _CPU_FLAGS if name in cpu_flags()],
         # Read by OneDNN, which computes torch's matrix products on a CPU.
         "max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),
         "num_threads": torch.get_num_threads(),
@@ -340,16 +332,13 @@ def as_table(report: dict[str, Any], earlier: dict[str, Any] | None = None) -> s
         times = {line["activity"]: line["milliseconds"] for line in before["lines"] if same}
         for line in case["lines"]:
             now, share = line["milliseconds"], line["share_of_peak"]
-            figures = _number(line["examples_per_second"]), _number(line["gflop_per_second"])
+            rates_of = line["examples_per_second"], line["gflop_per_second"]
+            figures = ("" if rate is None else short(rate) for rate in rates_of)
             ratio = now / times.get(line["activity"], now)
             compared = _verdict(ratio) if case is not before and same else ("", "")
             percent = "" if share is None else f"{share:.1%}"
             rows.append((name, line["activity"], f"{now:.3f}", *figures, percent, *compared))
     return "\n".join([*head, "", in_columns(rows)])
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.{0 if value >= 100 else 1}f}"
 
 
 def _verdict(ratio: float) -> tuple[str, str]:
@@ -378,14 +367,14 @@ def read_report(path: Path) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description=str(__doc__).split("\n")[0],
         epilog=f"cases: {', '.join(CASES)}; pretrain.py explains the settings",
     )
     usual = f"default: {', '.join(USUAL)}"
     parser.add_argument("--case", action="append", choices=tuple(CASES), help=usual)
     seconds = "length of each measurement (default 10)"
-    parser.add_argument("--seconds", type=float, default=Effort().seconds, help=seconds)
+    parser.add_argument("--seconds", type=float, default=10.0, help=seconds)
     compare = "an earlier file from the same machine; times are divided by its times"
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help=compare)
     default = Path("benchmark.json")

@@ -4,7 +4,9 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
+
+from omegaconf import OmegaConf
 
 from apps.sweeps.jobs import Job, expand, swept
 from apps.sweeps.programs import EVALUATION, TRAINING, Plan, Program, plan_of
@@ -176,7 +178,11 @@ def require_same_recipe(protocol: Protocol) -> None:
     seeds = {job.name: run.seed for job, run in zip(protocol.jobs, protocol.runs, strict=True)}
     if file.exists():
         before = json.loads(file.read_bytes())
-        saved = dict(flatten(in_present_terms(_nested(before["settings"]), training=True)))
+        tree = OmegaConf.create()
+        for path, value in before["settings"].items():  # As `flatten` makes them.
+            OmegaConf.update(tree, path, value)
+        whole = cast(dict[str, Any], OmegaConf.to_container(tree))
+        saved = dict(flatten(in_present_terms(whole, training=True)))
         changed = sorted(k for k in saved | settings if saved.get(k) != settings.get(k))
         changed += [] if before["seeds"].items() <= seeds.items() else ["seed"]
         if changed:
@@ -185,18 +191,6 @@ def require_same_recipe(protocol: Protocol) -> None:
                 "settings, or another folder="
             )
     write_atomically(file, json.dumps({"settings": settings, "seeds": seeds}, indent=1) + "\n")
-
-
-def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree of settings by their dotted paths, as `flatten` makes them."""
-    tree: dict[str, Any] = {}
-    for path, value in settings.items():
-        *sections, leaf = path.split(".")
-        part = tree
-        for section in sections:
-            part = part.setdefault(section, {})
-        part[leaf] = value
-    return tree
 
 
 def place(folder: Path, stage: str) -> list[str]:

@@ -1,23 +1,20 @@
-"""Weigh the project: python -m scripts.weight [--json FILE].
+"""Weigh the project: python -m scripts.weight.
 
 Counts the lines of each room, their density, long functions, turns of phrase that often need a
 second reading, and the files and lines that run in one training step of HRM.
 """
 
-import argparse
 import ast
-import io
-import json
 import re
 import subprocess
 import sys
 import tempfile
-import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+from unittest.mock import patch
 
 from runtime.text import in_columns
 
@@ -42,11 +39,8 @@ _HRM_AS_PUBLISHED = [
 ]
 
 
-def main(train: Train, arguments: Sequence[str] | None = None) -> int:
-    """Print all figures and return the exit code. `train` is the `main` of pretrain.py."""
-    parser = argparse.ArgumentParser(prog="weight.py", description=str(__doc__).split("\n")[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
-    options = parser.parse_args(arguments)
+def main(train: Train) -> None:
+    """Print all figures. `train` is the `main` of pretrain.py."""
     source = [path for path in tracked("*.py") if path.parts[0] != "tests"]
     found = {
         "lines": lines_by_room(tracked("*.py", "*.css", "*.js", "*.html")),
@@ -58,9 +52,6 @@ def main(train: Train, arguments: Sequence[str] | None = None) -> int:
     for title, figures in found.items():
         rows = [[f"  {name}", f"{figure:,}"] for name, figure in figures.items()]
         sys.stdout.write(f"{title}\n{in_columns(rows)}\n" if rows else f"{title}: none\n")
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
-    return 0
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -101,9 +92,7 @@ def density(files: Sequence[Path]) -> dict[str, float]:
         lines += text.count("\n")
         kinds["characters"] += len(text) - text.count("\n")
         kinds["blank"] += sum(not line.strip() for line in text.splitlines())
-        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-        tokens = (token for token in tokens if token.type == tokenize.COMMENT)
-        kinds["comments"] += sum(token.line.lstrip()[:1] == "#" for token in tokens)
+        kinds["comments"] += sum(line.lstrip()[:1] == "#" for line in text.splitlines())
         kinds["docstrings"] += sum(node.end_lineno - node.lineno + 1 for node in docstrings(text))
     shares = {
         f"{name} (%)": round(100 * kinds[name] / lines, 1)
@@ -177,14 +166,9 @@ def traced_step(train: Train) -> dict[CodeType, set[int]]:
         # From the end of the second step to the end of the third.
         sys.settrace(trace if self.progress.step == 2 else None)
 
-    Trainer._train_step = traced
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            data = ROOT / "tests/parity/published_format/data"
-            train([*_HRM_AS_PUBLISHED, f"data_path={data}", f"checkpoint_path={folder}/run"])
-    finally:
-        sys.settrace(None)
-        Trainer._train_step = train_step
+    data = ROOT / "tests/parity/published_format/data"
+    with patch.object(Trainer, "_train_step", traced), tempfile.TemporaryDirectory() as folder:
+        train([*_HRM_AS_PUBLISHED, f"data_path={data}", f"checkpoint_path={folder}/run"])
     return seen
 
 

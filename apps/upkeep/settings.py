@@ -58,22 +58,20 @@ SECTIONS: dict[str, Any] = {
     "heads/base/q": {"q": QHeadConfig()},
     **{f"hydra/launcher/{name}": launcher() for name, launcher in LAUNCHERS.items()},
     **{f"hydra/sweeper/{name}": sweeper() for name, sweeper in SWEEPERS.items()},
+    **{f"hydra/sweeper/sampler/{name}": SamplerConfig(name=name) for name in SAMPLERS},
+    **{f"lr_schedule/{name}": LR_SCHEDULES[name].schema() for name in LR_SCHEDULES},
+    **{f"techniques/{name}": {name: TECHNIQUES[name].schema()} for name in TECHNIQUES},
+    **{
+        f"heads/{'standard' if name == 'linear' else name}": {"lm": TOKEN_HEADS[name].schema()}
+        for name in TOKEN_HEADS
+    },
+    **{
+        f"heads/{name}": {name: AUXILIARY_HEADS[name].schema(**FIELDS.get(name, {}))}
+        for name in AUXILIARY_HEADS
+        if name not in LATTICE_HEADS
+    },
+    "heads/lattice": {"q": None} | {name: AUXILIARY_HEADS[name].schema() for name in LATTICE_HEADS},
 }
-for name in SAMPLERS:
-    SECTIONS[f"hydra/sweeper/sampler/{name}"] = SamplerConfig(name=name)
-for name in TOKEN_HEADS:
-    choice = "standard" if name == "linear" else name
-    SECTIONS[f"heads/{choice}"] = {"lm": TOKEN_HEADS[name].schema()}
-for name in LR_SCHEDULES:
-    SECTIONS[f"lr_schedule/{name}"] = LR_SCHEDULES[name].schema()
-for name in TECHNIQUES:
-    SECTIONS[f"techniques/{name}"] = {name: TECHNIQUES[name].schema()}
-for name in AUXILIARY_HEADS:
-    head = AUXILIARY_HEADS[name].schema(**FIELDS.get(name, {}))
-    if name not in LATTICE_HEADS:
-        SECTIONS[f"heads/{name}"] = {name: head}
-heads = {name: AUXILIARY_HEADS[name].schema() for name in LATTICE_HEADS}
-SECTIONS["heads/lattice"] = {"q": None, **heads}
 
 
 def written(name: str, section: Any) -> str:

@@ -6,7 +6,6 @@ Shape letters, in all files of this folder: B batch, S cells, P puzzle prefix, T
 width, V vocabulary.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.layers import CastedLinear
 from models.losses import IGNORE_LABEL_ID, CrossEntropy
 
 # The puzzles of a batch: inputs and labels int32 [B, S], puzzle_identifiers int32 [B], and the
@@ -157,12 +155,6 @@ class TokenHead(Head):
         losses |= {name: outputs[name] for name in self.loss_names if name in outputs}
         accuracy = targets.right.sum(-1) / divisor
         return Measured(losses, {"accuracy": accuracy, "exact_accuracy": targets.whole_right})
-
-    def products(self) -> Iterable[tuple[CastedLinear, Tensor]]:
-        """Return (layer, weights) pairs, for counting operations: weights outside of any layer,
-        each with a layer that multiplies the same states.
-        """
-        return ()
 
 
 class Matrix(TokenHead):

@@ -1,7 +1,5 @@
 """A token head of experts and a router."""
 
-from collections.abc import Iterable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -41,10 +39,6 @@ class MixtureOfExperts(TokenHead):
         balance = num_experts * (first.mean(-2) * weights.mean(-2)).sum(-1)
         return {"logits": self._mix(hidden, weights), "balance": balance}
 
-    def products(self) -> Iterable[tuple[CastedLinear, Tensor]]:
-        """Return the experts, which multiply the same states as the router."""
-        return [(self.router, self.experts)]
-
     def _weights(self, hidden: Tensor) -> Tensor:
         scores = self.router(hidden)
         return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
@@ -55,6 +49,7 @@ class MixtureOfExperts(TokenHead):
             weights = torch.zeros_like(weights).scatter(-1, chosen, values)
             if self.top_k > 1:
                 weights = weights / weights.sum(-1, keepdim=True)
-        logits = torch.einsum("...d,evd->...ev", hidden, self.experts.to(hidden.dtype))
+        matrices = self.experts.to(hidden.dtype)
+        logits = F.linear(hidden, matrices.flatten(0, 1)).unflatten(-1, matrices.shape[:2])
         mixed = torch.einsum("...ev,...e->...v", logits, weights.to(hidden.dtype))
         return mixed if self.bias is None else mixed + self.bias.to(hidden.dtype)
