@@ -26,7 +26,6 @@ from runtime.ranks import Ranks
 
 GROUPS = ("right", "wrong")
 _MOST_MAPS = 64  # Maps and paths that are kept.
-_DIGITS = 5
 
 
 def with_probes(
@@ -120,7 +119,7 @@ def summary(columns: dict[str, Columns]) -> dict[str, Any]:
 def _summarized(column: Column, groups: Mapping[str, np.ndarray]) -> Any:
     values, form = column
     if form == "map":
-        return {"mean": np.round(values[:_MOST_MAPS].mean(0), _DIGITS).tolist()}
+        return {"mean": np.round(values[:_MOST_MAPS].mean(0), 5).tolist()}
     if form == "path":
         ends = groups["right"][: len(values)].tolist()
         return {"paths": np.round(values[:_MOST_MAPS], 3).tolist(), "right": ends[:_MOST_MAPS]}
@@ -131,7 +130,8 @@ def _summarized(column: Column, groups: Mapping[str, np.ndarray]) -> Any:
             texts, numbers = np.unique(own, return_counts=True)
             found[name] = dict(zip(texts.tolist(), numbers.tolist(), strict=True))
         elif form == "curve":
-            found[name] = np.round(own.mean(0), _DIGITS).tolist() if len(own) else None
+            # Significant digits: a residual becomes tiny.
+            found[name] = [float(f"{one:.5g}") for one in own.mean(0)] if len(own) else None
         else:
             own = own[np.isfinite(own)]
             found[name] = asdict(normal(own)) | {"count": len(own)} if len(own) else None
