@@ -100,16 +100,19 @@ def stability(config: ProbeConfig, course: Course) -> Columns:
 
 
 def readout(config: ProbeConfig, course: Course) -> Columns:
-    """Read an answer from each latent, and return the share of right cells after each step."""
-    columns, labels = Columns(), course.examples["labels"]
+    """Let the heads read each latent: the share of right cells after each step, and after the last
+    one whether the whole answer is right, and Q's probability that it is.
+    """
+    columns, labels, inner = Columns(), course.examples["labels"], course.model.model.inner
     for name in course.latents[0]:
-        shares, wholes = [], []
-        for latents in course.latents:
-            tokens = course.answer(latents[name], course.examples).argmax(-1)
-            shares.append((tokens == labels).float().mean(-1))
-            wholes.append(course.is_right(tokens).float())
+        read = [inner.read(latents[name], course.examples) for latents in course.latents]
+        tokens = [outputs["logits"].argmax(-1) for outputs in read]
+        shares = [(each == labels).float().mean(-1) for each in tokens]
         columns[f"{name}_cells"] = Column(_host(torch.stack(shares, 1)), "curve")
-        columns[f"{name}_right"] = Column(_host(wholes[-1]))
+        columns[f"{name}_right"] = Column(_host(course.is_right(tokens[-1]).float()))
+        if course.model.halting_head:
+            q = read[-1]["q_halt_logits"].float().sigmoid()
+            columns[f"{name}_q"] = Column(_host(q))
     return columns
 
 

@@ -81,6 +81,10 @@ def test_the_answers_latent_reads_as_the_answer(follow: Callable[..., Course]) -
     shares = (course.answers.numpy() == labels).mean(-1).T
     assert np.allclose(found["z_H_cells"].values, shares)
     assert not np.allclose(found["z_L_cells"].values, shares)
+    states = course.latents[-1]["z_H"]
+    q = course.model.model.inner.read(states, course.examples)["q_halt_logits"].sigmoid()
+    assert np.allclose(found["z_H_q"].values, q.numpy())
+    assert not np.allclose(found["z_L_q"].values, q.numpy())
 
 
 def test_influence_keeps_the_cells_apart(follow: Callable[..., Course]) -> None:
