@@ -107,7 +107,7 @@ class Course:
     def require_steps(self, probe: str, least: int) -> None:
         """Raise ConfigError if the model took fewer steps."""
         if (taken := len(self.latents)) < least:
-            raise ConfigError(f"probes={probe}: needs {least} ACT steps, not {taken}; add steps=16")
+            raise ConfigError(f"{probe} needs {least} ACT steps, not {taken}; set steps=16")
 
     def require_same_steps(self, probe: str) -> None:
         """Raise ConfigError if equal states may move differently: if the steps draw numbers."""

@@ -46,6 +46,7 @@ def looked_inside(trained: TrainedModel, puzzle: Puzzle, steps: int | None) -> E
     batch = _batch([puzzle, *(one for one in others if one is not None)])
     with evaluating(model, ranks, 0):
         course = course_of(model, batch, puzzle.kind, ranks, 0, 0)
+        course.require_steps("fate", 4)
         states = course.states()
         tries = _tries(course) if not trained.run.arch.takes_no_noise else states[:, :0]
         own = torch.cat([states[:, :1], tries], 1)
@@ -77,25 +78,25 @@ def listened(
     model, ranks = _model(trained, puzzle, steps)
     if step > model.model.eval_max_steps:
         raise ConfigError(f"step={step}: this model took {model.model.eval_max_steps} steps")
-    batch, follow = _batch([puzzle]), partial(course_of, model)
+    if puzzle.tokens.size > _MOST_CELLS:  # Influence takes a pass for each cell.
+        raise ConfigError(f"only for boards of at most {_MOST_CELLS} cells")
+    follow = partial(course_of, model, _batch([puzzle]), puzzle.kind, ranks, 0, 0)
     with evaluating(model, ranks, 0):
         if of == ATTENTION:
             recorder = Recorder(model, [ATTENTION])
             model.model.halt_max_steps = step  # The last step is the one that is recorded.
             with recorder.recording():
-                follow(batch, puzzle.kind, ranks, 0, 0)
+                follow()
             first = model.model.inner.num_prefix
             found = recorder.take()[ATTENTION][-1].mean(0)[first:, first:]
         else:
-            course = follow(batch, puzzle.kind, ranks, 0, 0)
+            course = follow()
             course.require_same_steps("influence")
             found = influence_on(course, 0, step, _SIZE)
     return np.round(found, 5).tolist()
 
 
 def _model(trained: TrainedModel, puzzle: Puzzle, steps: int | None) -> tuple[ACTLossHead, Ranks]:
-    if puzzle.tokens.size > _MOST_CELLS:
-        raise ConfigError(f"only for boards of at most {_MOST_CELLS} cells")
     if trained.run.arch.searches:
         raise ConfigError("this model searches: there are no ACT steps to look into")
     ranks = Ranks(resolve_device("auto"))

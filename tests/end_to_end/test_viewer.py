@@ -689,6 +689,7 @@ def test_what_a_model_does_inside(client: Client) -> None:
     assert all(board.startswith("<svg") for board in found["said"]["z_L"])
     again = client.ask("inside", **asked)
     assert again == found
+    assert "fate needs 4 ACT steps" in client.refused("inside", **asked | {"steps": 2})
     later = client.events(puzzle=asked["puzzle"], steps=6)
     assert [e.get("frame") for e in later] == [e.get("frame") for e in thoughts]
 

@@ -146,9 +146,9 @@ def test_what_a_model_cannot_answer(follow: Callable[..., Course]) -> None:
     with pytest.raises(ConfigError, match="add arch_overrides.forward_dtype=float32"):
         probes.lyapunov(LyapunovConfig(name="lyapunov"), follow(forward_dtype="bfloat16"))
     course = follow(halt_max_steps=1)
-    with pytest.raises(ConfigError, match="probes=residual: needs 2 ACT steps, not 1"):
+    with pytest.raises(ConfigError, match="residual needs 2 ACT steps, not 1"):
         probes.residual(PLAIN, course)
-    with pytest.raises(ConfigError, match="add steps=16"):
+    with pytest.raises(ConfigError, match="set steps=16"):
         probes.fate(FateConfig(name="fate"), course)
     course = follow(techniques={"damped_noise": {}})
     with pytest.raises(ConfigError, match="each step of this model draws random numbers"):
