@@ -10,6 +10,7 @@ import numpy as np
 
 from apps.inside.course import bytes_of_course, course_of
 from apps.inside.probes import Column, Columns, Form
+from dataset.format.schema import IGNORE_LABEL_ID
 from dataset.kinds.base import kind_named
 from evaluation import table
 from evaluation.job import Job, beside
@@ -82,7 +83,8 @@ def _probed(
 ) -> dict[str, Columns]:
     kind = kind_named(job.dataset.kind) if job.dataset.kind else None
     course = course_of(model, batch, kind, ranks, first_row, job.config.seed)
-    right = course.right_after[-1].float().cpu().numpy()
+    labelled = (batch.labels != IGNORE_LABEL_ID).any(-1)
+    right = np.where(labelled, course.right_after[-1].cpu().numpy(), np.nan)
     found = {"": {"right": Column(right)}}
     for config in job.config.probes:
         found[config.name] = PROBES.load(config.name)(config, course)
@@ -107,8 +109,8 @@ def summary(columns: dict[str, Columns]) -> dict[str, Any]:
     its interval, the counts of words, or the mean curve, apart for right and wrong answers; the
     mean map; and the paths with whether they end right.
     """
-    right = columns[""]["right"].values > 0
-    groups = {"right": right, "wrong": ~right}
+    right = columns[""]["right"].values  # NaN without labels: in neither group.
+    groups = {"right": right > 0, "wrong": right == 0}
     return {
         probe: {name: _summarized(column, groups) for name, column in of_probe.items()}
         for probe, of_probe in columns.items()

@@ -78,6 +78,15 @@ def test_neither_batches_nor_memory_change_what_is_measured(
             )
 
 
+def test_rows_without_labels_are_in_neither_group() -> None:
+    right, values = np.array([1.0, np.nan, 0.0, 0.0]), np.array([4.0, 100.0, 1.0, 3.0])
+    columns = {"": {"right": probing.Column(right)}, "own": {"x": probing.Column(values)}}
+    found = probing.summary(columns)
+    assert found["puzzles"] == {"right": 1, "wrong": 2}
+    assert (found["own"]["x"]["right"]["value"], found["own"]["x"]["wrong"]["value"]) == (4, 2)
+    assert probing.as_csv({"all": columns}).splitlines()[2] == "all,1,,100"
+
+
 def test_a_course_that_does_not_fit(probe: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "host_memory_left", lambda: 1e4)
     with pytest.raises(ConfigError, match=r"steps of a puzzle need .* GB, .*; [0-9]+ steps would"):
