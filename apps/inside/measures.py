@@ -14,6 +14,7 @@ Move = Callable[[Tensor], Tensor]
 FATES = ("fixed", "cycle", "drift", "moving")
 _STRAIGHT = 0.5  # A path is a drift if its ends are this far apart, as a share of its length.
 _AS_LARGE = 0.5  # A drift's last step is at least this large, as a share of the first that is read.
+_AT_ONCE = 81  # Changed systems that are moved together.
 _WARM_UP = 4  # Steps before the exponent is measured: the difference turns to where it grows most.
 
 
@@ -94,7 +95,7 @@ def influence(move: Move, states: Tensor, read: Move, size: float) -> Tensor:
     moved by `size` times its norm in a random direction.
 
     Args:
-        move: moves states [n, cells, F] one step, for any n up to the number of cells.
+        move: moves states [n, cells, F] one step, for any n.
         states: one system's, [cells, F].
         read: returns the probabilities [n, cells, V] of states [n, cells, F].
     """
@@ -102,7 +103,10 @@ def influence(move: Move, states: Tensor, read: Move, size: float) -> Tensor:
     draws = torch.Generator().manual_seed(0)
     direction = torch.randn(states.shape, generator=draws).to(states)
     direction *= size * states.norm(dim=-1, keepdim=True) / direction.norm(dim=-1, keepdim=True)
-    own = torch.eye(cells, device=states.device, dtype=states.dtype).unsqueeze(-1)
-    changed = states.unsqueeze(0) + own * direction
-    after = read(move(torch.cat([states.unsqueeze(0), changed])))
-    return (after[1:] - after[:1]).abs().sum(-1).div(2).T
+    columns = list[Tensor]()
+    for some in torch.arange(cells, device=states.device).split(_AT_ONCE):
+        systems = states.repeat(1 + len(some), 1, 1)  # The first one is not changed.
+        systems[some - some[0] + 1, some] += direction[some]
+        after = read(move(systems))
+        columns.append((after[1:] - after[:1]).abs().sum(-1).div(2))
+    return torch.cat(columns).T
