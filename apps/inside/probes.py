@@ -16,6 +16,7 @@ from apps.inside.config import (
     PathConfig,
 )
 from apps.inside.course import Course
+from dataset.format.schema import IGNORE_LABEL_ID
 from dataset.kinds.sudoku import SUDOKU
 from evaluation.config import ThinkingSettings
 from evaluation.probes import ProbeConfig
@@ -100,14 +101,15 @@ def stability(config: ProbeConfig, course: Course) -> Columns:
 
 
 def readout(config: ProbeConfig, course: Course) -> Columns:
-    """Let the heads read each latent: the share of right cells after each step, and after the last
-    one whether the whole answer is right, and Q's probability that it is.
+    """Let the heads read each latent: the share of labelled cells that are right after each step,
+    and after the last one whether the whole answer is right, and Q's probability that it is.
     """
     columns, labels, inner = Columns(), course.examples["labels"], course.model.model.inner
+    labelled = (labels != IGNORE_LABEL_ID).sum(-1).clamp_min(1)
     for name in course.latents[0]:
         read = [inner.read(latents[name], course.examples) for latents in course.latents]
         tokens = [outputs["logits"].argmax(-1) for outputs in read]
-        shares = [(each == labels).float().mean(-1) for each in tokens]
+        shares = [(each == labels).sum(-1) / labelled for each in tokens]
         columns[f"{name}_cells"] = Column(_host(torch.stack(shares, 1)), "curve")
         columns[f"{name}_right"] = Column(_host(course.is_right(tokens[-1]).float()))
         if course.model.halting_head:
