@@ -183,7 +183,7 @@ class _AddRMSNorm(torch.autograd.Function):
         wide = widened(x + update)
         square_sum = torch.linalg.vector_norm(wide, dim=dim, keepdim=True).square()
         inverse_rms = (square_sum / x.shape[dim] + eps).rsqrt()
-        y = wide.mul_(inverse_rms).to(x.dtype)
+        y = narrowed(wide * inverse_rms, x.dtype)
         ctx.save_for_backward(y, inverse_rms)
         ctx.dim = dim
         return y
@@ -200,6 +200,13 @@ class _AddRMSNorm(torch.autograd.Function):
 def widened(x: Tensor) -> Tensor:
     """Return `x` in float32; float64 stays."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+# Compiled by torch 2.11, an `autograd.Function` has gradients of 0 if its forward returns a tensor
+# that was changed in place, or cast to the dtype that it has.
+def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return `x` in `dtype`."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -246,7 +253,7 @@ class _SiluGate(torch.autograd.Function):
         ctx.save_for_backward(gate_up)
         ctx.dim = dim
         gate, up = gate_up.chunk(2, dim)
-        return F.silu(gate).mul_(up)
+        return F.silu(gate) * up
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -295,7 +302,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     out = wide * cos
     out[..., :half].addcmul_(wide[..., half:], sin[..., :half], value=-1)
     out[..., half:].addcmul_(wide[..., :half], sin[..., half:])
-    return out.to(x.dtype)
+    return narrowed(out, x.dtype)
 
 
 def require_backend(backend: str, device: torch.device) -> None:

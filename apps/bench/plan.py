@@ -26,9 +26,12 @@ GPUS = (1, 2, 4, 8, 64, 1000)
 PER_MACHINE = 8
 MARGIN, OF_CUDA = 0.1, 1e9  # Rounding and fragments, as a share; bytes of CUDA and its libraries.
 # Float64 [2], of a fast and of a slow run: shares of the peak, and of the bandwidth of memory and
-# links; least seconds of a kernel; seconds in which the host draws a row (0: while the GPU works).
+# links; seconds that an exchange waits; seconds to draw a row (0: while the GPU works).
 PEAK, BANDWIDTH = np.array([0.7, 0.4]), np.array([0.85, 0.6])
-KERNEL, ROW = np.array([3e-6, 1e-5]), np.array([0, 1 / 440_000])
+WAIT, ROW = np.array([3e-6, 1e-5]), np.array([0, 1 / 440_000])
+# Seconds in which the host starts what belongs to a product (compiled), or one operation (eager),
+# measured beside an H100.
+COMPILED, EAGER = 60e-6, 45e-6
 _FACT = r"(\w+)=([\d.]+)"
 # Shaped like the fields of mazes, for heads that need them.
 FIELDS = {"actions": LabelField(num_classes=5), "pixels": LabelField(num_classes=256, channels=3)}
@@ -116,6 +119,7 @@ def describe_data(
 
 def seconds(kernels: np.ndarray, gpu: Accelerator, compiled: bool) -> dict[str, np.ndarray]:
     """Return the time of the kernels of a `Trace`, float64 [2], by the limit that each one meets.
+    `host`: how much longer the host takes to start them all.
 
     Compiled (only in a fast run): all operations between two products are one kernel, which moves
     as many bytes as a product.
@@ -124,10 +128,13 @@ def seconds(kernels: np.ndarray, gpu: Accelerator, compiled: bool) -> dict[str, 
     fast = np.hstack([products, products * [[0], [1]]]) if compiled else kernels
     both = []
     for pace, (flop, moved) in enumerate((fast, kernels)):
-        limits = flop / PEAK[pace] / gpu.peak, moved / BANDWIDTH[pace] / gpu.bandwidth
-        times = np.stack([*limits, np.full(len(flop), KERNEL[pace])])
-        both.append([times[i, times.argmax(0) == i].sum() for i in range(3)])
-    return dict(zip(("products", "memory", "launches"), np.transpose(both), strict=True))
+        times = np.stack([flop / PEAK[pace] / gpu.peak, moved / BANDWIDTH[pace] / gpu.bandwidth])
+        both.append([times[i, times.argmax(0) == i].sum() for i in range(2)])
+    parts = dict(zip(("products", "memory"), np.transpose(both), strict=True))
+    starts = np.full(2, EAGER * kernels.shape[1])
+    if compiled:
+        starts[0] = COMPILED * products.shape[1]
+    return parts | {"host": np.maximum(starts - sum(parts.values()), 0)}
 
 
 class Plan:
@@ -183,10 +190,11 @@ class Plan:
         costs = self.costs(micro)
         passes = seconds(costs.passes, gpu, config.compile is not False)
         parts = {name: one * math.ceil(rows / micro) for name, one in passes.items()}
-        parts["update"] = sum(seconds(costs.update, gpu, False).values(), np.zeros(2))
+        update = seconds(costs.update, gpu, False)
+        parts["update"] = update["products"] + update["memory"]  # Its starts count as passes.
         sent = 2 * costs.parts["gradients"] + (batch * (4 * self.width + 8) if self.width else 0)
         link = min(gpu.link, PER_MACHINE * self.network) if gpus > PER_MACHINE else gpu.link
-        waits = 8 * math.log2(gpus) * KERNEL
+        waits = 8 * math.log2(gpus) * WAIT
         parts["all-reduce"] = waits + sent * (1 - 1 / gpus) / link / BANDWIDTH
         return parts | {"data": batch * ROW}
 
@@ -228,8 +236,7 @@ class Plan:
         flop = self.costs(self.rows).passes[0].sum() / 1e12
         run = self.run(self.gpus)
         fast, slow = sum(run.values(), np.zeros(2)) * self.gpus / 3600
-        shares = "{:.0%} or {:.0%} of the peak, {:.0%} or {:.0%} of each bandwidth, "
-        gpu, shares = self.gpu, shares + "{:.0f} or {:.0f} us a kernel"
+        gpu, shares = self.gpu, "{:.0%} or {:.0%} of the peak, {:.0%} or {:.0%} of each bandwidth"
         limits = f"{gpu.peak / 1e12:,.0f} TFLOP/s dense bfloat16, {gpu.bandwidth / 1e9:,.0f} GB/s"
         links = f"link {gpu.link / 1e9:.0f} GB/s, network {self.network / 1e9:.0f} GB/s a GPU"
         return [
@@ -239,7 +246,9 @@ class Plan:
             _ranges(run, duration),
             f"{fast:,.1f} to {slow:,.1f} GPU-hours",
             f"\nassumed: {gpu.name} has {limits}, {links}, {PER_MACHINE} GPUs a machine;",
-            f"  fast or slow: {shares.format(*PEAK, *BANDWIDTH, *KERNEL * 1e6)};",
+            f"  fast or slow: {shares.format(*PEAK, *BANDWIDTH)};",
+            f"  the host starts a compiled product and what follows it in {COMPILED * 1e6:.0f} us,",
+            f"  an operation that is not compiled in {EAGER * 1e6:.0f} us;",
             "  fast is compiled: one kernel between two products, which moves as much as they do;",
             "  slow is not: a kernel for each operation, and the GPU waits for data;",
             "  attention is one kernel unless attention=math; memory as if nothing is compiled;",

@@ -62,11 +62,13 @@ def test_a_group_of_one_rank_gives_the_bits_of_a_single_process(
 
 
 def test_compiled_and_eager_train_alike(run: Any) -> None:
-    losses = []
+    told = []
     for form in ("true", "false"):
-        files = run(f"compile={form}", "max_steps=4", name=form)
-        losses.append([record["train/lm_loss"] for record in files.train_records])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+        records = run(f"compile={form}", "max_steps=4", name=form).train_records
+        norms = [value for key, value in records[0].items() if "grad_norm" in key]
+        assert norms
+        told.append([record["train/lm_loss"] for record in records] + norms)
+    assert told[0] == pytest.approx(told[1], rel=1e-3)
 
 
 def test_a_number_that_is_not_finite_stops_before_it_is_saved(

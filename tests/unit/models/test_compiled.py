@@ -49,9 +49,11 @@ def test_all_blocks_share_their_code(dtype: str, mlp_t: bool) -> None:
         for loss in (output.loss, expected.loss):
             loss.backward()
         # Another kernel rounds differently, in bfloat16 to 8 bits, in each layer.
-        close = 1e-4 if dtype == "float32" else 0.1
+        bound = 1e-5 if dtype == "float32" else 0.1
         for own, other in zip(model.parameters(), twin.parameters(), strict=True):
-            torch.testing.assert_close(own.grad, other.grad, rtol=close, atol=close)
+            assert own.grad is not None
+            assert other.grad is not None
+            assert (own.grad - other.grad).norm() <= bound * other.grad.norm()
         carry, twin_carry = output.carry, expected.carry
         assert num_graphs() == 2  # With gradients and without.
     model.eval()

@@ -152,21 +152,28 @@ def test_gradients_and_the_rows_of_the_puzzles_are_sent_between_gpus() -> None:
 
 def test_each_kernel_meets_one_limit() -> None:
     gpu = Accelerator("", "", 1e6, 0, 1e5, 1)
-    kernels = np.array([[7e5, 0, 0], [6, 6e4, 0.1], [0, 0, 0]])
+    kernels = np.array([[7e5, 0, 0], [6, 6e4, 1e-9], [0, 0, 0]])
     times = plan.seconds(kernels, gpu, False)
     assert times["products"] == pytest.approx([1, 1.75])
     assert times["memory"] == pytest.approx([6e4 / 85e3, 1])
-    assert times["launches"] == pytest.approx([3e-6, 1e-5])
+    assert times["host"] == pytest.approx([0, 0])
     # Compiled: beside the product one kernel, which moves its 6 bytes.
     compiled = plan.seconds(kernels, gpu, True)
     assert compiled["memory"] == pytest.approx([6 / 85e3, 1])
-    assert compiled["launches"] == pytest.approx([0, 1e-5])
+
+
+def test_the_host_must_start_all_kernels() -> None:
+    gpu, kernels = Accelerator("", "", 1e12, 0, 1e12, 1), np.array([[7e5, 0], [6, 6e4], [0, 0]])
+    for compiled, fast in ((False, 2 * plan.EAGER), (True, plan.COMPILED)):
+        times = plan.seconds(kernels, gpu, compiled)
+        assert sum(times.values()) == pytest.approx([fast, 2 * plan.EAGER])
+        assert times["host"].all()
 
 
 def test_more_gpus_do_not_pay_when_kernels_are_too_small() -> None:
     table, last = planned(*TRM).growth_lines()[1:]
     assert re.search(r"  64 +0.125 ", table)
-    assert last == "2 GPUs do not pay: efficiency is below a half, most of it is launches"
+    assert last == "2 GPUs do not pay: efficiency is below a half, most of it is host"
 
 
 def test_more_gpus_take_over_rows_but_not_the_update() -> None:
@@ -178,8 +185,8 @@ def test_more_gpus_take_over_rows_but_not_the_update() -> None:
 
 def test_an_uncompiled_run_has_a_kernel_for_each_operation() -> None:
     auto, never = (planned(*TRM, f"compile={each}").step(1) for each in ("auto", "false"))
-    assert never["launches"][0] > 2 * auto["launches"][0]
-    assert never["launches"][1] == auto["launches"][1]
+    assert never["host"][0] > 2 * auto["host"][0]
+    assert never["host"][1] == auto["host"][1]
 
 
 def test_a_network_that_is_slower_than_the_link_is_used_between_machines() -> None:
