@@ -590,7 +590,9 @@ def step_on_cpu() -> Callable[..., RealStep]:
         learner.step(1, batch, StopSignals())
         # Kept alive, those of other tests are neither freed meanwhile nor counted.
         kept = sum(one.nbytes() for key, one in held().items() if key not in before)
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        with profile(
+            activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
+        ) as profiled:
             learner.step(2, batch, StopSignals())
         assert profiled.profiler
         assert profiled.profiler.kineto_results
