@@ -50,10 +50,14 @@ class Start(NamedTuple):
     weights: Path | None = None
 
 
-@preempt_on_sigterm()
 def main(overrides: list[str]) -> Path:
+    """Compose the settings, then run. Return the run's folder."""
+    return run(load_config(TrainConfig, "cfg_pretrain", overrides))
+
+
+@preempt_on_sigterm()
+def run(config: TrainConfig) -> Path:
     """Check everything that needs no torch, then train. Return the run's folder."""
-    config = load_config(TrainConfig, "cfg_pretrain", overrides)
     config.check_world_size(env_world_size())
     config.check_restarts(env_max_restarts())
     train_set, test_set = open_data(config, check_values=env_rank() == 0, warn=warn)

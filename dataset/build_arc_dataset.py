@@ -150,8 +150,9 @@ class _Group(NamedTuple):
     first_identifier: int
 
 
-def build(options: Namespace) -> str:
-    """Build the data set in `options.output_dir`; return a summary of a few lines.
+def build(options: Namespace, source: Source | None = None) -> str:
+    """Build the data set in `options.output_dir` from the sources of the options, or from `source`;
+    return a summary of a few lines.
 
     If it fails, the folder is unchanged.
 
@@ -159,7 +160,7 @@ def build(options: Namespace) -> str:
         DatasetError: a source is malformed, or the disk is full.
         ConfigError: the output folder is not writable.
     """
-    source = read_sources(options)
+    source = source or read_sources(options)
     tasks, num_repeated = arc.merge_tasks(source.tasks)
     counts: dict[str, Any] = {
         "training_tasks": sum(not task.is_evaluation for task in tasks),

@@ -9,6 +9,7 @@ _COMMANDS = {
     "train": ("pretrain", "train a model, or resume a run"),
     "evaluate": ("evaluate", "measure a trained model on puzzles"),
     "solve": ("scripts.solve", "solve single puzzles with a trained model"),
+    "adapt": ("scripts.adapt", "adapt a model to ARC tasks that it has not seen, and answer them"),
     "view": ("scripts.viewer", "watch a model think, on a page on this machine"),
     "report": ("scripts.report", "write a report of one or more runs"),
     "build": ("scripts.build_dataset", "build a data set"),

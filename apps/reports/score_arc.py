@@ -1,11 +1,15 @@
 """Score saved answers to ARC tasks: python scripts/score_arc.py PREDICTIONS.npz... TASKS.json
+or a submission: python scripts/score_arc.py submission.json TASKS
+
+The TASKS of a submission are a folder of task files, one file, or Kaggle's challenges with the
+solutions beside them. Prints pass@1 and pass@2 with 95 % intervals, and for each task the attempts
+that solve its test inputs (null: neither or unknown), as JSON.
 
 Each PREDICTIONS.npz holds rows of augmented test inputs: puzzle_identifiers [N], inputs and preds
 [N, S] (canvases of tokens) and q_halt_logits [N]. The votes of several files, for example one for
 each rank, are counted together. TASKS.json holds `identifiers`, the name of each puzzle identifier,
-and `test_puzzles`, the original tasks.
-
-Prints pass@K by test outputs and by whole tasks, and the two-attempt submission, as JSON.
+and `test_puzzles`, the original tasks. Prints pass@K by test outputs and by whole tasks, and the
+two-attempt submission, as JSON.
 """
 
 import argparse
@@ -15,14 +19,25 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 
+from dataset.arc.tasks import read_contents
 from dataset.command_line import integer
-from dataset.format.files import read_json
-from evaluation.evaluators.arc import PuzzleNames, Tally, parse_tasks, score, submission
+from dataset.format.files import read_json, read_json_object
+from evaluation.evaluators.arc import (
+    PuzzleNames,
+    Tally,
+    parse_tasks,
+    score,
+    submission,
+    task_details,
+)
+from evaluation.headline import arc_interval
 from evaluation.puzzles import parse_names
 from runtime.errors import EXIT_DATA, DatasetError, disk_errors
 from runtime.files import open_regular, write_atomically
@@ -38,15 +53,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Score and print; return the exit code, 3 if a file cannot be used."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("predictions", nargs="+", type=Path, metavar="PREDICTIONS.npz")
-    parser.add_argument("tasks", type=Path, metavar="TASKS.json")
+    parser.add_argument(
+        "predictions", nargs="+", type=Path, metavar="PREDICTIONS.npz|submission.json"
+    )
+    parser.add_argument("tasks", type=Path, metavar="TASKS")
     parser.add_argument("--submission", type=Path, metavar="FILE", help="write the submission")
     parser.add_argument(
         "--ks", nargs="+", type=integer(1), default=DEFAULT_KS, metavar="K", help="K of pass@K"
     )
     options = parser.parse_args(arguments)
     try:
-        run(options.predictions, options.tasks, options.submission, options.ks)
+        if [file.suffix for file in options.predictions] == [".json"]:
+            sys.stdout.write(json.dumps(score_submission(options.predictions[0], options.tasks)))
+            sys.stdout.write("\n")
+        else:
+            run(options.predictions, options.tasks, options.submission, options.ks)
     except DatasetError as error:
         sys.stderr.write(f"{parser.prog}: {shown(error, 10_000)}\n")
         return EXIT_DATA
@@ -80,6 +101,28 @@ def run(
         "submission": attempts,
     }
     sys.stdout.write(json.dumps(result) + "\n")
+
+
+def score_submission(path: Path, tasks_path: Path) -> dict[str, Any]:
+    """Return the scores of a submission, for the test inputs whose outputs are known."""
+    contents = {name: content for name, (_, content) in read_contents(tasks_path).items()}
+    solved = tasks_path.with_name(tasks_path.name.replace("challenges", "solutions"))
+    if solved != tasks_path and solved.exists():
+        for name, outputs in read_json_object(solved).items():
+            pairs = zip(contents[name]["test"], outputs, strict=True) if name in contents else ()
+            for pair, output in pairs:
+                pair["output"] = output
+    tasks, tally = parse_tasks(contents, tasks_path), Tally()
+    tally.add_attempts(tasks, read_json_object(path), path)
+    scores, number = score(tasks, tally, (1, 2))
+    if not number:
+        raise DatasetError(f"{tasks_path}: no test output is known")
+    details = task_details(tasks, tally).items()
+    return {
+        **{name: asdict(arc_interval(share, number)) for name, share in scores.items()},
+        "num_tasks": number,
+        "solved_by_attempt": {name: [one["solved_at"] for one in pairs] for name, pairs in details},
+    }
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:

@@ -95,6 +95,17 @@ def read_folder(folder: str) -> Source:
     return Source(tasks, digests)
 
 
+def read_contents(path: Path) -> dict[str, tuple[Path, Any]]:
+    """Read the JSON of tasks, with the file of each, by name: of a folder and its subfolders, of a
+    file with one task, or of Kaggle's challenges.
+    """
+    if path.is_dir():
+        return {file.stem: (file, read_json(file)) for file in sorted(path.glob("**/*.json"))}
+    whole = read_json_object(path)
+    named = {path.stem: whole} if {"train", "test"} & whole.keys() else whole
+    return {name: (path, named[name]) for name in sorted(named)}
+
+
 def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
     """Read PREFIX_SUBSET_challenges.json, and PREFIX_SUBSET_solutions.json if it exists.
 

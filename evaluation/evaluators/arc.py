@@ -37,7 +37,7 @@ PASS_KS = (1, 2, 5, 10, 100, 1000)
 # Sigmoids are summed in units of 2**-128, which is exact for logits above -52.
 _Q_BITS = 128
 _MAX_GRIDS = 100  # Of a test input, in the details.
-_NO_ANSWER = [[0, 0], [0, 0]]  # As in the official sample submission.
+NO_ANSWER = [[0, 0], [0, 0]]  # As in the official sample submission.
 
 
 def grid_key(grid: np.ndarray) -> bytes:
@@ -148,6 +148,24 @@ class Tally:
             self._votes[place][key] += 1
             self._q_sums[place][key] += _fixed_point_sigmoid(q_logit)
 
+    def add_attempts(self, tasks: Tasks, attempts: Mapping[str, Any], source: str | Path) -> None:
+        """Count the attempts of a submission as two votes for the first, and one for the second.
+
+        Raises:
+            DatasetError: it has another form; names `source`, the task and the test input.
+        """
+        for name, pairs in tasks.items():
+            own = attempts.get(name)
+            if not isinstance(own, list) or len(own) != len(pairs):
+                raise DatasetError(f"{source}: task {name!r} has no list of {len(pairs)} answers")
+            for number, (pair, one) in enumerate(zip(pairs, own, strict=True), 1):
+                for votes, attempt in ((2, "attempt_1"), (1, "attempt_2")):
+                    where = f"{source}: task {name!r}: test input {number}: {attempt}"
+                    grid = parse_grid(one.get(attempt) if isinstance(one, dict) else one, where)
+                    place, key = (name, pair.input_key), grid_key(grid)
+                    self._votes[place][key] += votes
+                    self._q_sums[place][key] += 0
+
     def merge(self, other: "Tally") -> None:
         """Add the votes of other rows."""
         self.num_predictions += other.num_predictions
@@ -202,7 +220,7 @@ def submission(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, list[list
     """
 
     def attempts(ranked: list[Votes]) -> dict[str, list[list[int]]]:
-        grids = [grid_of(votes.key).tolist() for votes in ranked[:2]] or [_NO_ANSWER]
+        grids = [grid_of(votes.key).tolist() for votes in ranked[:2]] or [NO_ANSWER]
         return {"attempt_1": grids[0], "attempt_2": grids[-1]}
 
     return {

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = ("-m", "recursive_reasoning")
 HERE = {"PYTHONPATH": str(ROOT)}
-NAMES = ["train", "evaluate", "solve", "view", "report", "build"]
+NAMES = ["train", "evaluate", "solve", "adapt", "view", "report", "build"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])

@@ -259,8 +259,8 @@ class OptimizationSettings(Schema):
     """true: keep an exponential moving average of the weights, and evaluate it"""
     ema_rate: Rate = 0.999
     """share of the average that each step keeps; higher: it moves more slowly"""
-    freeze_weights: StrictBool = False
-    """true: train only the puzzle embedding"""
+    freeze_weights: StrictBool | Literal["trunk"] = False
+    """true: train only the puzzle embedding; trunk: and the heads"""
     reduction: Literal["fast", "exact"] = "fast"
     """exact: slower, but the same bits on 1, 2 and 4 ranks, also when a run moves between them"""
 
@@ -339,7 +339,7 @@ class TrainConfig(
     def _fits_together(self) -> "TrainConfig":
         if not self.train_paths:
             raise ValueError("no training data: set data_path=FOLDER (or data_paths=[FOLDER,...])")
-        if self.freeze_weights and not self.arch.puzzle_emb_ndim:
+        if self.freeze_weights is True and not self.arch.puzzle_emb_ndim:
             raise ValueError(
                 "freeze_weights=true needs a puzzle embedding: set arch.puzzle_emb_ndim"
             )

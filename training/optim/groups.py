@@ -90,13 +90,14 @@ def _group(
 
 
 def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:
-    """Return the groups of the configuration. With `freeze_weights` there are none, and gradients
-    are turned off.
+    """Return the groups of the configuration, without the weights that `freeze_weights` freezes;
+    their gradients are turned off.
     """
-    if config.freeze_weights:
-        for parameter in model.parameters():
-            parameter.requires_grad_(False)
-        return []
+    if frozen := config.freeze_weights:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(frozen == "trunk" and "_head." in name)
+        if frozen is True:
+            return []
     return assign_groups(
         model.named_parameters(), config.optimizer.groups, config.lr, config.weight_decay
     )

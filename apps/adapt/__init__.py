@@ -1,0 +1,1 @@
+"""Adapting a trained model to ARC tasks that it has not seen."""

@@ -1,0 +1,311 @@
+"""Adapt a model to tasks, one after the other; `scripts/adapt.py` explains the settings.
+
+A task becomes a data set and a run of its own, in a folder beside the submission: built, trained
+and evaluated by the code of the usual commands. So a killed adaptation goes on where it stood.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from dataset import build_arc_dataset as builder
+from dataset.arc.tasks import Source, Task, parse_task, read_contents
+from dataset.format.files import read_json, read_json_object
+from dataset.format.reading import load_metadata
+from evaluation.config import EvalConfig
+from evaluation.evaluators.arc import NO_ANSWER
+from evaluation.job import Job, prepare
+from runtime.errors import ConfigError, DatasetError, Preempted
+from runtime.files import write_atomically
+from runtime.schema import Count, CountOrZero, Duration, Schema, seconds_of
+from runtime.text import duration, many
+from training.checkpoint.trained_model import TrainedModel, find_trained_model
+from training.config.composition import load_config
+from training.config.entry_point import say
+from training.config.explain import validate
+from training.config.overrides import parse_arguments, parse_overrides
+from training.config.schema import TrainConfig
+from training.tracking import warn
+
+# Before the user's settings: for all runs, and for those that go on from a checkpoint.
+_RUNS = (
+    *("data_path=tasks", "eval_interval=null", "checkpoint_interval=100", "compile=false"),
+    *("diagnose_interval=null", "logger=jsonl"),
+)
+_FROM_CHECKPOINT = ("global_batch_size=32", "lr_warmup_steps=10")
+_FROZEN = {"rows": True, "heads": "trunk", "all": False}
+
+
+class AdaptSettings(Schema):
+    """The settings under `adapt.`; `steps` may be a file that an earlier adaptation wrote."""
+
+    what: Literal["rows", "heads", "all"] = "all"
+    steps: Count | str = 300
+    max_time: Duration | None = None
+    num_aug: CountOrZero = 200
+    together: Count = 1
+
+
+class OwnSettings(Schema):
+    """The settings beside those of the training runs."""
+
+    checkpoint: str | None = None
+    tasks: str
+    output: str = "submission.json"
+    adapt: AdaptSettings = AdaptSettings()
+
+
+OWN_KEYS = {name for name in OwnSettings.model_fields if name != "adapt"}
+OWN_KEYS |= {f"adapt.{name}" for name in AdaptSettings.model_fields}
+
+
+class Part(NamedTuple):
+    """Tasks that are adapted to together, and the folder of their data and run."""
+
+    tasks: list[Task]
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.tasks[0].name + (f" and {len(self.tasks) - 1} more" * (len(self.tasks) > 1))
+
+
+def main(
+    train: Callable[[TrainConfig], object], measure: Callable[[Job], object], arguments: list[str]
+) -> None:
+    """Adapt to each task, and write the submission after each.
+
+    Args:
+        train, measure: the runs of pretrain.py and evaluate.py.
+    """
+    given = parse_overrides(parse_arguments(arguments).overrides)
+    settings = validate(OwnSettings, _own(given))
+    others = [line for line in arguments if not _is_own(line.partition("=")[0].lstrip("+"))]
+    usual = _RUNS + _FROM_CHECKPOINT * (settings.checkpoint is not None)
+    config = load_config(TrainConfig, "cfg_pretrain", [*usual, *others])
+    if settings.checkpoint is not None:
+        config = _as_trained(config, find_trained_model(Path(settings.checkpoint), warn), settings)
+    output, answers = Path(settings.output), dict[str, Any]()
+    tasks = read_tasks(Path(settings.tasks), answers)
+    parts = list(parts_of(tasks, output, settings.adapt.together))
+    limits = limits_of(parts, settings.adapt.steps)
+    require_same(output, config, settings)
+    adapter = Adapter(config, settings, train, measure)
+    began, told = time.monotonic(), dict[str, Any]()
+    for number, part in enumerate(parts):
+        budget = None
+        if limit := settings.adapt.max_time:
+            left = max(seconds_of(limit) - (time.monotonic() - began), 1.0)
+            budget = left / (len(parts) - number)
+        result = adapter.adapt(part, limits[part.name], budget)
+        answers |= result.pop("answers")
+        told[part.name] = result
+        say(f"{number + 1}/{len(parts)} {part.name}: {_described(result)}")
+        write_atomically(output, json.dumps(answers) + "\n")
+        write_atomically(_beside(output, "_steps.json"), json.dumps(told, indent=1) + "\n")
+    say(f"written: {output}")
+
+
+def _is_own(key: str) -> bool:
+    return key in OwnSettings.model_fields or key.startswith("adapt.")
+
+
+def _own(overrides: Sequence[Any]) -> dict[str, Any]:
+    """Return the own settings of a command line, nested."""
+    own: dict[str, Any] = {"adapt": {}}
+    for one in overrides:
+        section, _, name = one.key_or_group.partition(".")
+        if section == "adapt":
+            own["adapt"][name] = one.value()
+        elif section in OwnSettings.model_fields:
+            own[section] = one.value()
+    return own
+
+
+def _as_trained(config: TrainConfig, trained: TrainedModel, settings: OwnSettings) -> TrainConfig:
+    """Return the settings of a run that goes on from a trained model."""
+    arch, what = trained.run.arch, settings.adapt.what
+    if not arch.puzzle_emb_ndim and what != "all":
+        raise ConfigError(f"adapt.what={what}: {trained.weights} has no puzzle embedding; use all")
+    start = {"load_checkpoint": settings.checkpoint, "freeze_weights": _FROZEN[what]}
+    return config.model_copy(update={"arch": arch, **start})
+
+
+def read_tasks(path: Path, answers: dict[str, Any]) -> list[Task]:
+    """Read a folder of tasks, a file with one, or Kaggle's challenges, without test outputs. A
+    malformed task is named and left out; `answers` then gets empty ones for it.
+    """
+    tasks = []
+    for name, (file, content) in read_contents(path).items():
+        try:
+            task = parse_task(name, content, str(file), is_evaluation=True, outputs_may_lack=True)
+            tasks.append(replace(task, test=tuple((given, None) for given, _ in task.test)))
+        except DatasetError as error:
+            warn(f"{error}; this task is left out")
+            tests = content.get("test") if isinstance(content, dict) else None
+            number = len(tests) if isinstance(tests, list) and tests else 1
+            answers[name] = [{"attempt_1": NO_ANSWER, "attempt_2": NO_ANSWER}] * number
+    if not tasks:
+        raise DatasetError(f"{path}: no task to adapt to")
+    return tasks
+
+
+def parts_of(tasks: Sequence[Task], output: Path, together: int) -> Iterator[Part]:
+    """Yield the tasks in parts of `together`."""
+    for first in range(0, len(tasks), together):
+        some = list(tasks[first : first + together])
+        yield Part(some, _beside(output, "_runs") / some[0].name)
+
+
+def _beside(output: Path, ending: str) -> Path:
+    return output.with_name(output.stem + ending)
+
+
+class Limit(NamedTuple):
+    """The step at which a part's run ends, and the length of its schedule."""
+
+    steps: int
+    most: int
+
+
+def limits_of(parts: Sequence[Part], steps: int | str) -> dict[str, Limit]:
+    """Return the limit of each part: a number for all, or from a file that an earlier adaptation
+    wrote.
+    """
+    if isinstance(steps, int):
+        return {part.name: Limit(steps, steps) for part in parts}
+    reached = read_json_object(Path(steps))
+    try:
+        own = {part.name: reached[part.name] for part in parts}
+        return {name: Limit(int(one["steps"]), int(one["most"])) for name, one in own.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"adapt.steps={steps}: it does not tell the steps of {error}") from None
+
+
+def require_same(output: Path, config: TrainConfig, settings: OwnSettings) -> None:
+    """Record the settings beside the submission, or raise ConfigError if others are there."""
+    neutral = {"max_time", "steps"}
+    present = settings.model_dump(mode="json", exclude={"adapt": neutral})
+    present["run"] = config.model_dump(mode="json", exclude={"device", "num_threads"})
+    file = _beside(output, "_settings.json")
+    if file.exists() and read_json(file) != present:
+        raise ConfigError(f"{file}: this adaptation had other settings; choose another output=")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, json.dumps(present, indent=1) + "\n")
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Adapts to parts, by the runs of pretrain.py (`train`) and evaluate.py (`measure`)."""
+
+    config: TrainConfig
+    settings: OwnSettings
+    train: Callable[[TrainConfig], object]
+    measure: Callable[[Job], object]
+
+    def adapt(self, part: Part, limit: Limit, budget: float | None) -> dict[str, Any]:
+        """Train on the demonstrations of a part for at most `budget` seconds, and answer its test
+        inputs. Return what was done; a part that is done is only read.
+        """
+        done, data = part.folder / "done.json", part.folder / "data"
+        if done.exists():
+            return read_json_object(done)
+        options = ["--output-dir", str(data), "--dataset-dirs", self.settings.tasks]
+        options += ["--num-aug", str(self.settings.adapt.num_aug), "--seed", str(self.config.seed)]
+        part.folder.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        with (
+            open(part.folder / "log.txt", "a") as words,
+            redirect_stdout(words),
+            redirect_stderr(words),
+        ):
+            builder.build(builder.parse_options(options), Source(part.tasks, {}))
+            is_late = self._train(part, limit, budget)
+            step, answers = self._answer(part)
+        ending = "all steps" if step == limit.steps else "all demonstrations right"
+        result = {
+            "steps": step,
+            "most": limit.most,
+            "ending": "its time was over" if is_late else ending,
+            "seconds": round(time.monotonic() - began, 1),
+            "votes": votes_in(read_json_object(answers / "arc_tasks.json")),
+            "answers": without_empty(read_json_object(answers / "submission.json")),
+        }
+        write_atomically(done, json.dumps(result) + "\n")
+        return result
+
+    def _train(self, part: Part, limit: Limit, budget: float | None) -> bool:
+        """Train on a part, or go on with it. Return whether its time is over."""
+        facts = load_metadata(part.folder / "data/train")
+        rows_per_epoch = facts.mean_puzzle_examples * facts.total_groups
+        examples = round(facts.mean_puzzle_examples * (facts.total_puzzles or 0))
+        own: dict[str, Any] = {
+            "data_path": str(part.folder / "data"),
+            "checkpoint_path": str(part.folder / "run"),
+            # Enough for all steps, though a batch may leave out a puzzle's last rows.
+            "epochs": math.ceil(2 * limit.most * self.config.global_batch_size / rows_per_epoch),
+            "limit_train_batches": limit.most,
+            "eval_split": None,
+            "evaluators": [],
+            "max_steps": limit.steps,
+            "max_time": None if budget is None else f"{max(budget, 1):.0f}s",
+        }
+        kept = self.config.model_dump()
+        own["callbacks"] = [*kept["callbacks"], {"name": "all_right", "examples": examples}]
+        try:
+            self.train(validate(TrainConfig, kept | own))
+        except Preempted as ending:
+            if not str(ending).startswith("max_time="):  # A signal.
+                raise
+            return True
+        return False
+
+    def _answer(self, part: Part) -> tuple[int, Path]:
+        """Answer the test inputs of a part. Return the model's step, and the folder of results."""
+        folder = part.folder / "answers"
+        asked = {
+            "checkpoint": str(part.folder / "run"),
+            "data_path": str(part.folder / "data"),
+            "evaluators": ["arc"],
+            "output": str(folder / "eval.json"),
+            "device": self.config.device,
+            "num_threads": self.config.num_threads,
+            "compile": False,
+        }
+        job = prepare(validate(EvalConfig, asked))
+        self.measure(job)
+        return job.trained.step or 0, folder
+
+
+def votes_in(details: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the number of votes, and those for the two guesses, of each test input."""
+    return {
+        name: [
+            {"of": one["votes"], "first": [grid["votes"] for grid in one["grids"][:2]]}
+            for one in pairs
+        ]
+        for name, pairs in details.items()
+    }
+
+
+def without_empty(answers: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the answers of a submission with zeros in place of empty grids, which are invalid."""
+    return {
+        name: [{key: grid or NO_ANSWER for key, grid in one.items()} for one in guesses]
+        for name, guesses in answers.items()
+    }
+
+
+def _described(result: Mapping[str, Any]) -> str:
+    shares = [
+        f"{one['first'][0] / one['of']:.0%}" if one["of"] else "none"
+        for pairs in result["votes"].values()
+        for one in pairs
+    ]
+    spent = f"{many(result['steps'], 'step')}, {duration(result['seconds'])}"
+    return f"{spent}, {result['ending']}; first guess has {', '.join(shares)} of the votes"

@@ -1,0 +1,235 @@
+"""Adapting to ARC tasks: whole, killed, repeated, with malformed tasks and wrong settings."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import evaluate
+import pretrain
+from apps.adapt import adapting
+from apps.reports import score_arc
+from runtime.errors import CheckpointError, ConfigError, DatasetError, Preempted
+
+MODEL = (
+    *("arch=trm", "arch.hidden_size=16", "arch.num_heads=1", "arch.expansion=1"),
+    *("arch.H_cycles=1", "arch.L_cycles=1", "arch.L_layers=1", "arch.halt_max_steps=2"),
+    *("arch.puzzle_emb_ndim=16", "arch.puzzle_emb_len=1", "arch.forward_dtype=float32"),
+    *("device=cpu", "num_threads=1"),
+)
+ATTEMPTS = ("attempt_1", "attempt_2")
+SMALL = ("global_batch_size=2", "adapt.steps=6", "adapt.num_aug=1", "lr=1e-2")
+
+
+def task(seed: int, pairs: int = 2, tests: int = 1, *, answers: bool = True) -> dict[str, Any]:
+    """A task that paints a grid of two cells in one colour."""
+    rng = np.random.default_rng(seed)
+    colours = rng.integers(1, 10, pairs + tests).tolist()
+    made = [{"input": [[colour, 0]], "output": [[colour, colour]]} for colour in colours]
+    given = made[pairs:] if answers else [{"input": one["input"]} for one in made[pairs:]]
+    return {"train": made[:pairs], "test": given}
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """Kaggle's challenges: two tasks without outputs, the second with two test inputs."""
+    path = tmp_path / "challenges.json"
+    made = {"aa": task(1, answers=False), "bb": task(2, tests=2, answers=False)}
+    path.write_text(json.dumps(made))
+    return path
+
+
+@pytest.fixture
+def adapt(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Adapt, from scratch unless a setting has a checkpoint; return the submission."""
+
+    def run(tasks: Path, *settings: str, name: str = "out") -> dict[str, Any]:
+        output = tmp_path / name / "submission.json"
+        model = () if any(one.startswith("checkpoint=") for one in settings) else MODEL
+        own = (f"tasks={tasks}", f"output={output}", *model, *SMALL)
+        adapting.main(pretrain.run, evaluate.run, [*own, *settings])
+        return json.loads(output.read_bytes())
+
+    return run
+
+
+def told(tmp_path: Path, name: str = "out") -> dict[str, Any]:
+    return json.loads((tmp_path / name / "submission_steps.json").read_bytes())
+
+
+def test_each_test_input_gets_two_guesses(
+    adapt: Any, tasks: Path, tmp_path: Path, capsys: Any
+) -> None:
+    found = adapt(tasks)
+    assert {name: len(guesses) for name, guesses in found.items()} == {"aa": 1, "bb": 2}
+    for guesses in found.values():
+        assert all(set(one) == set(ATTEMPTS) and all(one.values()) for one in guesses)
+    steps = told(tmp_path)
+    assert {name: one["steps"] for name, one in steps.items()} == {"aa": 6, "bb": 6}
+    assert steps["bb"]["votes"]["bb"][1]["of"] == 2  # One for each view.
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("1/2 aa: 6 steps")
+    assert lines[-1] == f"written: {tmp_path / 'out/submission.json'}"
+
+
+def test_a_killed_adaptation_ends_with_the_same_submission(
+    adapt: Any, tasks: Path, monkeypatch: pytest.MonkeyPatch, signal_at: Any
+) -> None:
+    whole = adapt(tasks, name="whole")
+    signal_at(4, signal.SIGTERM)
+    with pytest.raises(Preempted):
+        adapt(tasks, name="killed")
+    signal_at(0)
+    made = adapting.Adapter.adapt
+
+    def dies(adapter: Any, part: Any, *rest: Any) -> Any:
+        if part.name == "bb":
+            raise KeyboardInterrupt
+        return made(adapter, part, *rest)
+
+    monkeypatch.setattr(adapting.Adapter, "adapt", dies)
+    with pytest.raises(KeyboardInterrupt):
+        adapt(tasks, name="killed")
+    monkeypatch.setattr(adapting.Adapter, "adapt", made)
+    assert adapt(tasks, name="killed") == whole
+
+
+def test_test_outputs_are_never_read(adapt: Any, tmp_path: Path) -> None:
+    found = []
+    for name, seed in (("right", None), ("noise", 0)):
+        folder, own = tmp_path / name, task(3)
+        folder.mkdir()
+        if seed is not None:
+            noise = np.random.default_rng(seed).integers(0, 10, (3, 4)).tolist()
+            own["test"][0]["output"] = noise
+        (folder / "one.json").write_text(json.dumps(own))
+        found.append(adapt(folder, name=f"of_{name}"))
+    assert found[0] == found[1]
+
+
+def test_it_ends_when_all_demonstrations_are_right_and_can_be_repeated(
+    adapt: Any, tasks: Path, tmp_path: Path
+) -> None:
+    easy = ("adapt.num_aug=0", "arch.halt_max_steps=1", "loss=act_softmax", "lr=2e-2")
+    first = adapt(tasks, "adapt.steps=300", *easy)
+    reached = {name: one["steps"] for name, one in told(tmp_path).items()}
+    assert all(one["ending"] == "all demonstrations right" for one in told(tmp_path).values())
+    assert all(steps < 300 for steps in reached.values())
+    file = tmp_path / "out/submission_steps.json"
+    again = adapt(tasks, f"adapt.steps={file}", *easy, name="again")
+    assert {name: one["steps"] for name, one in told(tmp_path, "again").items()} == reached
+    assert again == first
+
+
+def test_time_is_shared_out(adapt: Any, tasks: Path, tmp_path: Path) -> None:
+    adapt(tasks, "adapt.max_time=4s", "adapt.steps=100000", "lr=0")
+    assert all(one["ending"] == "its time was over" for one in told(tmp_path).values())
+    assert all(0 < one["steps"] < 100_000 for one in told(tmp_path).values())
+
+
+@pytest.mark.parametrize("what", ["rows", "heads", "all"])
+def test_what_is_trained(adapt: Any, tasks: Path, tmp_path: Path, what: str) -> None:
+    from training.checkpoint.tensors import load_weights
+
+    adapt(tasks, name="base")
+    run = tmp_path / "base/submission_runs/aa/run"
+    adapt(tasks, f"checkpoint={run}", f"adapt.what={what}", "puzzle_emb_lr=0.1", "adapt.together=2")
+    one = tmp_path / "out/submission_runs/aa/run"
+    before, after = (load_weights(sorted(path.glob("step_*"))[-1]) for path in (run, one))
+    changed = {key for key in before if key in after and before[key].shape == after[key].shape}
+    changed = {key for key in changed if not np.array_equal(before[key], after[key])}
+    parts = {"heads": "_head." in str(changed), "trunk": "L_level" in str(changed)}
+    assert parts == {"heads": what != "rows", "trunk": what == "all"}
+    assert len(after["model.inner.puzzle_emb.weights"]) == 5  # Two tasks in two views, and blank.
+
+
+def test_malformed_tasks_are_named_and_the_others_go_on(
+    adapt: Any, tasks: Path, tmp_path: Path, capsys: Any
+) -> None:
+    made = json.loads(tasks.read_bytes())
+    ragged, colour, large, nothing, no_input = (task(seed, tests=2) for seed in range(5))
+    ragged["train"][1]["input"] = [[1, 2], [3]]
+    colour["train"][0]["output"] = [[10]]
+    large["test"][1]["input"] = [[1] * 31]
+    nothing["train"] = []
+    del no_input["test"][0]["input"]
+    bad = {"ragged": ragged, "colour": colour, "large": large, "nothing": nothing}
+    bad |= {"no_input": no_input, "list": [1]}
+    tasks.write_text(json.dumps(made | bad))
+    found = adapt(tasks)
+    assert found.keys() == made.keys() | bad.keys()
+    assert len(found["large"]) == 2
+    assert len(found["list"]) == 1
+    err = capsys.readouterr().err
+    for words in (
+        "task ragged: train pair 2: input: row 2",
+        "task colour: train pair 1: output",
+        "task large: test pair 2: input",
+        "task nothing: train is list of 0",
+        "task no_input: test pair 1: input is missing",
+        "task list: train pair 1: input is missing",
+    ):
+        assert words in err
+    assert err.count("left out") == 6
+
+
+def test_mistakes(adapt: Any, tasks: Path, tmp_path: Path) -> None:
+    wrong: list[tuple[list[str], type[Exception], str]] = [
+        (["adapt.what=row"], ConfigError, "adapt.what=row"),
+        (["adapt.step=3"], ConfigError, "did you mean adapt.steps?"),
+        (["adapt.steps=nowhere.json"], DatasetError, "nowhere.json"),
+        (["checkpoint=nowhere"], CheckpointError, "nowhere"),
+    ]
+    for settings, error, words in wrong:
+        with pytest.raises(error, match=words):
+            adapt(tasks, *settings)
+    adapt(tasks)
+    with pytest.raises(ConfigError, match="other settings; choose another output="):
+        adapt(tasks, "lr=1e-3")
+    with pytest.raises(DatasetError, match=r"nothing\.json: No such file"):
+        adapt(tmp_path / "nothing.json")
+
+
+def test_a_submission_is_scored(tmp_path: Path, capsys: Any) -> None:
+    """The second task is solved by its second attempt, in one of two test inputs."""
+    made = {"aa": task(1), "bb": task(2, tests=2)}
+    right = {name: [one["output"] for one in own["test"]] for name, own in made.items()}
+    wrong = [[5], [5]]
+    answers = {
+        "aa": [{"attempt_1": right["aa"][0], "attempt_2": wrong}],
+        "bb": [{"attempt_1": wrong, "attempt_2": right["bb"][0]}, dict.fromkeys(ATTEMPTS, wrong)],
+    }
+    submission, folder = tmp_path / "submission.json", tmp_path / "tasks"
+    submission.write_text(json.dumps(answers))
+    folder.mkdir()
+    for name, own in made.items():
+        (folder / f"{name}.json").write_text(json.dumps(own))
+    challenges = tmp_path / "own_challenges.json"
+    asked = {name: own | {"test": task(0, 0)["test"]} for name, own in made.items()}
+    for name, own in asked.items():
+        own["test"] = [{"input": one["input"]} for one in made[name]["test"]]
+    challenges.write_text(json.dumps(asked))
+    (tmp_path / "own_solutions.json").write_text(json.dumps(right))
+    for tasks in (folder, challenges):
+        assert score_arc.main([str(submission), str(tasks)]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["pass@1"]["value"], found["pass@2"]["value"]) == (0.5, 0.75)
+        assert found["pass@2"]["low"] < 0.75 < found["pass@2"]["high"]
+        assert found["solved_by_attempt"] == {"aa": [1], "bb": [2, None]}
+
+
+def test_a_wrong_submission_is_named(tmp_path: Path, capsys: Any) -> None:
+    submission, tasks = tmp_path / "submission.json", tmp_path / "aa.json"
+    tasks.write_text(json.dumps(task(1)))
+    for answers, words in (
+        ({}, "task 'aa' has no list of 1 answers"),
+        ({"aa": [{"attempt_1": [[1]]}]}, "test input 1: attempt_2"),
+        ({"aa": [{"attempt_1": [], "attempt_2": [[1]]}]}, "attempt_1: list of 0"),
+    ):
+        submission.write_text(json.dumps(answers))
+        assert score_arc.main([str(submission), str(tasks)]) == 3
+        assert words in capsys.readouterr().err
