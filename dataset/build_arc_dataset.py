@@ -87,6 +87,11 @@ _FLAGS: Flags = {
         "action": "store_true",
         "help": "with --materialize: leave training examples in the corner of the canvas",
     },
+    "--selection-size": flag(
+        "train on the demonstrations alone of this many training tasks, and write their test pairs"
+        " as the split `selection`, for choosing a checkpoint",
+        integer(1),
+    ),
     "--tasks": flag("use only these tasks, by name (default: all)", **_MANY),
     "--test-pairs": flag(
         "which pairs of the evaluation tasks form the test split",
@@ -162,6 +167,7 @@ def build(options: Namespace, source: Source | None = None) -> str:
     """
     source = source or read_sources(options)
     tasks, num_repeated = arc.merge_tasks(source.tasks)
+    selected = _selected(tasks, options)
     counts: dict[str, Any] = {
         "training_tasks": sum(not task.is_evaluation for task in tasks),
         "evaluation_tasks": sum(task.is_evaluation for task in tasks),
@@ -169,7 +175,7 @@ def build(options: Namespace, source: Source | None = None) -> str:
         "unknown_test_outputs": sum(pair[1] is None for task in tasks for pair in task.test),
     }
     with atomic_build(options.output_dir) as directory:
-        counts |= _write(directory, tasks, options)
+        counts |= _write(directory, tasks, selected, options)
         command = ["build_arc_dataset.py"]
         for name, value in given_flags(options).items():
             values = value if isinstance(value, list) else [value]
@@ -179,7 +185,19 @@ def build(options: Namespace, source: Source | None = None) -> str:
     return _summary(options, counts)
 
 
-def _write(directory: Path, tasks: Sequence[Task], options: Namespace) -> dict[str, Any]:
+def _selected(tasks: Sequence[Task], options: Namespace) -> set[str]:
+    """Draw the names of the tasks for the split `selection`."""
+    names = [task.name for task in tasks if not task.is_evaluation]
+    if (number := options.selection_size or 0) > len(names):
+        few = f"there are only {len(names)} training tasks"
+        raise DatasetError(f"--selection-size {number}: {few}")
+    words = random_words(options.seed, Stream.NEW_SELECTION, (0, 0, 0, 0), len(names))
+    return {names[place] for place in words.argsort(kind="stable")[:number].tolist()}
+
+
+def _write(
+    directory: Path, tasks: Sequence[Task], selected: set[str], options: Namespace
+) -> dict[str, Any]:
     """Augment the tasks and write all files but the manifest; return more counts for it."""
 
     def test_pairs(task: Task) -> Sequence[Pair]:
@@ -187,7 +205,8 @@ def _write(directory: Path, tasks: Sequence[Task], options: Namespace) -> dict[s
 
     unused = identifier = options.puzzle_identifiers_start
     groups, names = [], [BLANK_NAME] * unused
-    for task in bar(tasks, "augment", "tasks"):
+    for given in bar(tasks, "augment", "tasks"):
+        task = replace(given, is_evaluation=given.is_evaluation or given.name in selected)
         augmentations = draw_augmentations(task.name, task.pairs, options.num_aug, options.seed)
         groups.append(_Group(task, augmentations, identifier))
         identifier += len(augmentations)
@@ -199,7 +218,8 @@ def _write(directory: Path, tasks: Sequence[Task], options: Namespace) -> dict[s
     evaluated = [group for group in groups if group.task.is_evaluation]
     for split, chosen, pairs_of in (
         ("train", groups, lambda task: task.trained_pairs),
-        ("test", evaluated, test_pairs),
+        ("test", [group for group in evaluated if group.task.name not in selected], test_pairs),
+        ("selection", [group for group in evaluated if group.task.name in selected], test_pairs),
     ):
         if chosen:
             arrays = _lazy_set(chosen, pairs_of)
@@ -283,7 +303,11 @@ def _materialized(arrays: LazyArcSet, options: Namespace, *, shifted: bool) -> P
 
 def _summary(options: Namespace, counts: dict[str, Any]) -> str:
     puzzles, examples = counts["train"]["puzzles"], counts["train"]["examples"]
-    tested = f" and {counts['test']['examples']:,} test examples" if "test" in counts else ""
+    tested = "".join(
+        f" and {counts[split]['examples']:,} {split} examples"
+        for split in ("test", "selection")
+        if split in counts
+    )
     lines = [
         f"{options.output_dir}: {counts['training_tasks']:,} training and"
         f" {counts['evaluation_tasks']:,} evaluation tasks, {puzzles:,} puzzles with"

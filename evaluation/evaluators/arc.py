@@ -278,9 +278,12 @@ class ArcEvaluator:
                     clash = f"{path}: task {task!r} has other test pairs in another data path"
                     raise DatasetError(f"{clash}: evaluate the folders one by one")
         self._names = PuzzleNames(names, dataset.split_dirs[0].parent / IDENTIFIERS_NAME)
-        for arrays in dataset.sets.values():
-            for identifier in np.unique(arrays.puzzle_identifiers).tolist():
-                self._names[identifier]  # Raises an error if the name cannot be parsed.
+        used = [np.unique(arrays.puzzle_identifiers) for arrays in dataset.sets.values()]
+        # Raises an error if a name cannot be parsed.
+        present = {self._names[identifier][0] for identifier in np.concatenate(used).tolist()}
+        if any((folder.parent / "selection").exists() for folder in dataset.split_dirs):
+            # The tasks of the test split and of the selection are in one file.
+            self._tasks = {name: self._tasks[name] for name in self._tasks if name in present}
         self.begin()
 
     def begin(self) -> None:

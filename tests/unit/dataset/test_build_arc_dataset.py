@@ -12,6 +12,8 @@ from dataset.arc.augmentation import augment_grid, parse_identifier
 from dataset.build_arc_dataset import main, parse_options
 from dataset.format.reading import load_split
 from dataset.format.schema import LazyArcSet, PuzzleSet
+from dataset.kinds import EvaluatorConfig
+from evaluation.evaluators.arc import ArcEvaluator
 from puzzle_dataset import PuzzleDataset
 
 
@@ -244,3 +246,39 @@ def test_demonstration_pairs_can_be_the_test(
         rows = np.repeat(evaluated, np.diff(train.puzzle_indices))
         assert np.array_equal(train.inputs[rows], test.inputs)
         assert np.array_equal(train.labels[rows], test.labels)
+
+
+def test_selection_tasks_give_their_demonstrations_alone_to_training(
+    arc_tasks: Path, tmp_path: Path, error_line: Callable[[], str], capsys: Any
+) -> None:
+    usual = build(arc_tasks, tmp_path / "usual", "--num-aug", "2")
+    output = build(arc_tasks, tmp_path / "out", "--num-aug", "2", "--selection-size", "1")
+    assert read_json(output / "identifiers.json") == read_json(usual / "identifiers.json")
+    assert examples_by_name(output, "test") == examples_by_name(usual, "test")
+    selected, train, before = (
+        examples_by_name(folder, split)
+        for folder, split in ((output, "selection"), (output, "train"), (usual, "train"))
+    )
+    (task,) = {name.split("|||")[0] for name in selected}
+    assert not read_json(usual / "test_puzzles.json").get(task)
+    for name, examples in before.items():
+        left_out = selected.get(name, [])
+        assert train[name] + left_out == examples
+        assert bool(left_out) == (name.split("|||")[0] == task)
+    arguments = ["--dataset-dirs", str(arc_tasks), "--output-dir", str(tmp_path / "none")]
+    assert "3 selection examples" in capsys.readouterr().out
+    assert main([*arguments, "--selection-size", "100"]) == 3
+    assert "--selection-size 100: there are only" in error_line()
+
+
+def test_each_split_scores_its_own_tasks(arc_tasks: Path, tmp_path: Path) -> None:
+    output = build(arc_tasks, tmp_path / "out", "--num-aug", "2", "--selection-size", "1")
+    tasks = {}
+    for split in ("test", "selection"):
+        config = EvaluatorConfig(name="arc")
+        evaluator = ArcEvaluator(config, PuzzleDataset([output], split))
+        found = evaluator.finish(lambda tally: [tally])
+        tasks[split] = found.details["tasks_without_votes"]
+    assert len(tasks["selection"]) == 1
+    assert not set(tasks["test"]) & set(tasks["selection"])
+    assert {*tasks["test"], *tasks["selection"]} == {*read_json(output / "test_puzzles.json")}

@@ -47,6 +47,7 @@ RECIPES = {
 # Demos and other experiments of ours.
 OWN = {
     *("trm_arc_demo", "dec_sudoku_demo", "trm_sudoku_easy"),
+    *("trm_arc_1_held_out", "trm_arc_2_held_out"),
     *("trm_sudoku_extreme_1k_held_out", "sic_sudoku_extreme_1k", "dec_sudoku_extreme_1k"),
     *("dec_sudoku_extreme_1k_cpu", "trm_maze_30x30_hard_1k_held_out", "lattice_sudoku_hard"),
     *("lattice_sudoku_extreme_1k", "lattice_sudoku_extreme_1k_ldt"),
@@ -91,6 +92,8 @@ def test_a_recipe_is_its_published_command(recipe: str) -> None:
     [
         ("trm_sudoku_extreme_1k_held_out", "trm_sudoku_extreme_1k_mlp"),
         ("trm_maze_30x30_hard_1k_held_out", "trm_maze_30x30_hard_1k_1gpu"),
+        ("trm_arc_1_held_out", "trm_arc_1"),
+        ("trm_arc_2_held_out", "trm_arc_2"),
     ],
 )
 def test_under_the_protocol_nothing_of_a_recipe_changes_but_the_data(
