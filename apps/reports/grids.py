@@ -220,7 +220,7 @@ def votes_html(run: Run, detail: float) -> str:
     # First the nearly solved tasks, then the solved ones, then the others.
     order = sorted(places, key=lambda one: (one[0] is None, one[0] == 1))
     boards = "".join(
-        _ballot(*inputs[place], originals) for _, place in order[: round(_MAX_BALLOTS * detail)]
+        ballot(*inputs[place], originals) for _, place in order[: round(_MAX_BALLOTS * detail)]
     )
     return f'{heading}{_votes_table(inputs)}<div class="boards">{boards}</div>'
 
@@ -250,8 +250,15 @@ def _originals(run: Run, where: str) -> Any:
     return None
 
 
-def _ballot(name: str, place: int, one: Any, originals: Any) -> str:
-    """Return the first answers to a test input, with the input and the right answer if known."""
+def ballot(name: str, place: int, one: Any, originals: Any) -> str:
+    """Return the first answers to a test input, with the input and the right answer if known.
+
+    Args:
+        place: of the test input in its task.
+        one: its entry in `evaluation.evaluators.arc.task_details`. A grid may have a `label`, which
+            begins with a digit.
+        originals: the tasks by name, as in their files.
+    """
     pair = at(originals, name, "test", place)
     right = grid_of(at(pair, "output"), rows=True)
     shown = [("test input", grid_of(at(pair, "input"), rows=True)), ("right answer", right)]
@@ -262,6 +269,7 @@ def _ballot(name: str, place: int, one: Any, originals: Any) -> str:
             q = number(at(voted, "mean_q"))
             label = f"{votes:,.0f} of {total:,.0f} votes"
             label += f", Q {percent(q)}" if q is not None else ""
+            label = text(at(voted, "label") or label)
             is_right = right is not None and np.array_equal(right, grid)
             shown.append((f"{label}, right" if is_right else label, grid))
     found = [(label, grid) for label, grid in shown if grid is not None]

@@ -3,7 +3,8 @@ or a submission: python scripts/score_arc.py submission.json TASKS
 
 The TASKS of a submission are a folder of task files, one file, or Kaggle's challenges with the
 solutions beside them. Prints pass@1 and pass@2 with 95 % intervals, and for each task the attempts
-that solve its test inputs (null: neither or unknown), as JSON.
+that solve its test inputs (null: neither or unknown), as JSON. --page FILE.html shows the guesses
+beside the truth.
 
 Each PREDICTIONS.npz holds rows of augmented test inputs: puzzle_identifiers [N], inputs and preds
 [N, S] (canvases of tokens) and q_halt_logits [N]. The votes of several files, for example one for
@@ -18,14 +19,17 @@ import math
 import sys
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 
+from apps.reports.grids import ballot
+from apps.reports.page import Page
 from dataset.arc.tasks import read_contents
 from dataset.command_line import integer
 from dataset.format.files import read_json, read_json_object
@@ -57,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "predictions", nargs="+", type=Path, metavar="PREDICTIONS.npz|submission.json"
     )
     parser.add_argument("tasks", type=Path, metavar="TASKS")
+    parser.add_argument("--page", type=Path, metavar="FILE.html", help="of a submission's guesses")
     parser.add_argument("--submission", type=Path, metavar="FILE", help="write the submission")
     parser.add_argument(
         "--ks", nargs="+", type=integer(1), default=DEFAULT_KS, metavar="K", help="K of pass@K"
@@ -64,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         if [file.suffix for file in options.predictions] == [".json"]:
-            sys.stdout.write(json.dumps(score_submission(options.predictions[0], options.tasks)))
-            sys.stdout.write("\n")
+            found = score_submission(options.predictions[0], options.tasks, options.page)
+            sys.stdout.write(f"{json.dumps(found)}\n")
         else:
             run(options.predictions, options.tasks, options.submission, options.ks)
     except DatasetError as error:
@@ -103,7 +108,7 @@ def run(
     sys.stdout.write(json.dumps(result) + "\n")
 
 
-def score_submission(path: Path, tasks_path: Path) -> dict[str, Any]:
+def score_submission(path: Path, tasks_path: Path, page: Path | None = None) -> dict[str, Any]:
     """Return the scores of a submission, for the test inputs whose outputs are known."""
     contents = {name: content for name, (_, content) in read_contents(tasks_path).items()}
     solved = tasks_path.with_name(tasks_path.name.replace("challenges", "solutions"))
@@ -117,12 +122,29 @@ def score_submission(path: Path, tasks_path: Path) -> dict[str, Any]:
     scores, number = score(tasks, tally, (1, 2))
     if not number:
         raise DatasetError(f"{tasks_path}: no test output is known")
-    details = task_details(tasks, tally).items()
+    details = task_details(tasks, tally)
+    if page is not None:
+        with disk_errors(page, DatasetError):
+            write_atomically(page, page_of(f"{path.stem}: guesses", details, contents))
     return {
         **{name: asdict(arc_interval(share, number)) for name, share in scores.items()},
         "num_tasks": number,
-        "solved_by_attempt": {name: [one["solved_at"] for one in pairs] for name, pairs in details},
+        "solved_by_attempt": {
+            name: [one["solved_at"] for one in pairs] for name, pairs in details.items()
+        },
     }
+
+
+def page_of(title: str, details: Mapping[str, Any], originals: Mapping[str, Any]) -> str:
+    """Return a page of the guesses beside the truth."""
+    page, boards = Page(title, f"<h1>{escape(title)}</h1>"), []
+    for name, pairs in details.items():
+        for place, one in enumerate(pairs):
+            for grid, label in zip(one["grids"], ("1st attempt", "2nd attempt"), strict=False):
+                grid["label"] = label
+            boards.append(ballot(name, place, one, originals))
+    page.add("guesses", "Guesses", f'<div class="boards">{"".join(boards)}</div>')
+    return page.to_html()
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:

@@ -214,8 +214,12 @@ def test_a_submission_is_scored(tmp_path: Path, capsys: Any) -> None:
         own["test"] = [{"input": one["input"]} for one in made[name]["test"]]
     challenges.write_text(json.dumps(asked))
     (tmp_path / "own_solutions.json").write_text(json.dumps(right))
+    page = tmp_path / "guesses.html"
     for tasks in (folder, challenges):
-        assert score_arc.main([str(submission), str(tasks)]) == 0
+        assert score_arc.main([str(submission), str(tasks), "--page", str(page)]) == 0
+        text = page.read_text()
+        assert text.count(">1st attempt") == 3
+        assert text.count("right answer at place") == 2
         found = json.loads(capsys.readouterr().out)
         assert (found["pass@1"]["value"], found["pass@2"]["value"]) == (0.5, 0.75)
         assert found["pass@2"]["low"] < 0.75 < found["pass@2"]["high"]
