@@ -190,7 +190,8 @@ def _state(
         if owner.host == socket.gethostname() or silent < _SILENT_SECONDS:
             return "running", str(owner)
         return "stopped", f"locked by {owner}, which wrote nothing for {silent / 3600:.0f} hours"
-    if train is not None and number(train.get("train/lm_loss")) is None:
+    skips = newest is not None and at(newest.config, "on_nonfinite") == "skip"
+    if train is not None and number(train.get("train/lm_loss")) is None and not skips:
         return "failed", f"the loss was not finite at step {train['step']:,}"
     ended = _final_state(newest) if newest else None
     if ended is not None and ended[0] == "done":

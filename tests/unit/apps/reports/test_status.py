@@ -81,6 +81,17 @@ def test_a_loss_that_was_not_finite(make_run_folder: Make) -> None:
     assert "step 41" in status.detail
 
 
+def test_a_step_that_was_skipped_is_no_failure(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    before, (state,) = read_status(folder), folder.glob("step_*/state.json")
+    recorded = json.loads(state.read_bytes())
+    recorded["config"]["on_nonfinite"] = "skip"
+    state.write_text(json.dumps(recorded))
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 41, "train/lr": 0.1, "train/lm_loss": "nan"}\n')
+    assert read_status(folder).state == before.state != "failed"
+
+
 def test_a_job_that_failed_in_its_sweep_has_failed(make_sweep: Make) -> None:
     sweep = make_sweep()
     record = json.loads((sweep / "sweep.json").read_text())
