@@ -202,6 +202,9 @@ class EvalConfig(ThinkingSettings, MachineSettings):
             )
         if self.probes and len(self.steps or []) > 1:
             raise ValueError(f"steps={self.steps}: probes follow the model for one number of steps")
+        names = [probe.name for probe in self.probes]
+        if len(set(names)) < len(names):
+            raise ValueError(f"probes={names}: name each probe once")
         with_neither = "without steps or chains; set one of them"
         unread = [
             (searched or longer, ("halting", "save_outputs", "evaluators"), f"with {asked}"),

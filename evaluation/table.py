@@ -30,13 +30,15 @@ def _shown(cell: Cell) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Turn a figure, or an object with figures, into a JSON-ready value. NaN and infinity become
-    text ("nan"), since JSON cannot express them.
+    """Turn a figure, or lists, dicts and objects of figures, into a JSON-ready value. NaN and
+    infinity become text ("nan"), since JSON cannot express them.
     """
     if isinstance(value, list):
         return [plain(one) for one in value]
     if is_dataclass(value):
-        return {name: plain(part) for name, part in vars(value).items()}
+        value = vars(value)
+    if isinstance(value, dict):
+        return {name: plain(part) for name, part in value.items()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

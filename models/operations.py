@@ -6,10 +6,9 @@ because they multiply batches of matrices.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from models.architectures import ArchConfig
 from models.config import DataFacts
@@ -43,14 +42,12 @@ def act_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
     return counter.count(lambda model, carry, examples: model(carry, examples, measured=False))
 
 
-class _Counter(TorchDispatchMode):
+class _Counter:
     """A model in training mode on the `meta` device, and the operations of its products."""
 
     def __init__(self, arch: ArchConfig, facts: DataFacts) -> None:
-        super().__init__()
         # Attention kernels may refuse the `meta` device; their own products are not counted.
         arch = arch.model_copy(update={"attention": "auto"})
-        self._total = 0
         with torch.device("meta"):
             self.model = build_model(arch, facts).train()
             self.model.prepare(1)
@@ -63,13 +60,7 @@ class _Counter(TorchDispatchMode):
 
     def count(self, run: Callable[..., object]) -> int:
         """Return the operations of `run(model, initial carry, examples)`."""
-        self._total = 0
-        with torch.device("meta"), self:
+        with torch.device("meta"), FlopCounterMode(display=False) as counter:
             run(self.model, self.model.initial_carry(self._examples), self._examples)
-        return self._total
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
-            left, right = args[-2:]
-            self._total += 2 * left.numel() * right.shape[1]
-        return func(*args, **(kwargs or {}))
+        counts = counter.get_flop_counts()["Global"]
+        return counts.get(torch.ops.aten.mm, 0) + counts.get(torch.ops.aten.addmm, 0)

@@ -49,10 +49,7 @@ def load(path: str | Path, device: str = "auto", plugins: str | Sequence[str] = 
 
 def train(overrides: str | Sequence[str]) -> "Model":
     """Train as pretrain.py does, ["experiment=dec_sudoku_demo", "epochs=1"], and return the model.
-    Ctrl-C saves the run and raises Preempted.
-
-    Raises:
-        RuntimeError: not called in the main thread, which alone can handle signals.
+    Ctrl-C saves the run and raises Preempted. Outside the main thread it raises RuntimeError.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("train() handles signals: call it in the main thread")
@@ -96,11 +93,9 @@ class Model:
         return [puzzle for _, puzzle in read_puzzles(config, self.trained, self.kind)]
 
     def solve(self, puzzle: str | Puzzle, **settings: Any) -> "Answer":
-        """Answer a puzzle, given as text or taken from `puzzles`.
-
-        Args:
-            settings: as in scripts/solve.py: steps, chains, perturb, noise, select, seed; for a
-                model that searches seed and search, {"chains": 16, "rounds": 1000}.
+        """Answer a puzzle, given as text or taken from `puzzles`. The settings are those of
+        scripts/solve.py: steps, chains, perturb, noise, select, seed; for a model that searches
+        seed and search, {"chains": 16, "rounds": 1000}.
         """
         asked = self._ready(puzzle, settings)
         from apps.reports.answers import answered
@@ -134,12 +129,8 @@ class Model:
     def evaluate(
         self, folder: str | Path | None = None, *, verbose: bool = False, **settings: Any
     ) -> dict[str, Any]:
-        """Measure the model as evaluate.py does; return the result, and write it to the same file.
-
-        Args:
-            folder: the data set; None: the run's.
-            verbose: print the table too.
-            settings: of evaluate.py; sections are dicts.
+        """Measure the model on a data set (None: the run's) as evaluate.py does, with its settings;
+        sections are dicts. Return the result, and write it to the same file; verbose: print it.
         """
         accepted = [name for name in EvalConfig.model_fields if name != "checkpoint"]
         own = {} if folder is None else {"data_path": folder}

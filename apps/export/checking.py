@@ -40,12 +40,12 @@ class Sample(NamedTuple):
     Attributes:
         source: their origin in words.
         facts: of their data set, or of the run's.
-        arrays: inputs int32 [4, S] and puzzle_identifiers int32 [4]; None: use random ones.
+        arrays: inputs int32 [4, S] and puzzle_identifiers int32 [4].
     """
 
     source: str
     facts: DataFacts
-    arrays: Arrays | None = None
+    arrays: Arrays
 
 
 def read_sample(trained: TrainedModel, folder: str | None) -> Sample:
@@ -63,7 +63,8 @@ def read_sample(trained: TrainedModel, folder: str | None) -> Sample:
             unknown = f"{trained.weights} does not say how large its puzzles are"
             raise ConfigError(f"{unknown}: add --data FOLDER")
         missing = f" ({', '.join(folders)} is not here)" if folders else ""
-        return Sample(f"{SAMPLE_SIZE} rows of random tokens{missing}", trained.facts)
+        source = f"{SAMPLE_SIZE} rows of random tokens{missing}"
+        return Sample(source, trained.facts, random_puzzles(trained.facts))
     known = trained.run.data_folders("train")
     dataset = PuzzleDataset(folders, "test", check_values=False, numbered_as=known)
     _, batch, _, _ = next(iter(EvalBatches(dataset, global_batch_size=SAMPLE_SIZE)))
@@ -124,17 +125,17 @@ def _repeated(step: ExportedStep, once: Callable[[Arrays], Arrays]) -> Run:
     return run
 
 
-def compare(run: Run, step: ExportedStep, exact: ExportedStep, puzzles: Arrays | None) -> str:
+def compare(run: Run, step: ExportedStep, exact: ExportedStep, puzzles: Arrays) -> str:
     """Return a table of the differences between a file and the model.
 
     Args:
         run: makes steps with the file.
         exact: the step in float64.
-        puzzles: inputs int32 [4, S] and puzzle_identifiers int32 [4]; None: random ones.
+        puzzles: `Sample.arrays`.
     Raises:
         CheckpointError: the file is further from `exact` than rounding explains.
     """
-    given = random_starts(step) | (puzzles or random_puzzles(step))
+    given = random_starts(step) | puzzles
     table = [["ACT steps", "file to float64", "PyTorch to float64", "equal tokens"]]
     for depth in (1, max(2, step.act.eval_max_steps)):
         (of_file, tokens), (here, expected), (right, _) = (
@@ -164,12 +165,11 @@ def _answered(run: Run, given: Arrays, num_steps: int) -> tuple[np.ndarray, np.n
     return np.concatenate(logits, dtype=float), np.concatenate(answers)
 
 
-def random_puzzles(step: ExportedStep) -> Arrays:
+def random_puzzles(facts: DataFacts) -> Arrays:
     """Return random tokens and puzzle identifiers."""
-    inner, rng = step.act.inner, np.random.default_rng(0)
-    (_, seq_len, vocab_size), table = step(step.zeros(1))["logits"].shape, inner.puzzle_emb
-    ids = rng.integers(0, 1 if table is None else len(table.weights), SAMPLE_SIZE)
-    tokens = rng.integers(0, vocab_size, (SAMPLE_SIZE, seq_len))
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, facts.num_puzzle_identifiers, SAMPLE_SIZE)
+    tokens = rng.integers(0, facts.vocab_size, (SAMPLE_SIZE, facts.seq_len))
     return {"inputs": tokens.astype(np.int32), "puzzle_identifiers": ids.astype(np.int32)}
 
 

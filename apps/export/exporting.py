@@ -143,8 +143,7 @@ def facts_of(
     trained: TrainedModel, step: "ExportedStep", sample: "Sample", *, averaged: bool
 ) -> dict[str, str]:
     """Return the metadata of the file."""
-    inner, logits = step.act.inner, step(step.zeros(1))["logits"]
-    _, seq_len, vocab_size = logits.shape
+    inner = step.act.inner
     kind, names = None, [evaluator.name for evaluator in trained.run.usual_evaluators]
     with suppress(ValueError):
         kind = kind_of(sample.facts, names)
@@ -153,8 +152,8 @@ def facts_of(
     facts: dict[str, object] = {
         "arch": trained.run.arch.name,
         "puzzles": kind.key if kind else "",
-        "seq_len": seq_len,
-        "vocab_size": vocab_size,
+        "seq_len": sample.facts.seq_len,
+        "vocab_size": sample.facts.vocab_size,
         "num_puzzle_identifiers": 0 if inner.puzzle_emb is None else len(inner.puzzle_emb.weights),
         "num_steps": step.act.eval_max_steps,
         "checkpoint": trained.origin or "/".join(trained.weights.resolve().parts[-2:]),

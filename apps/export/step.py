@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from models.act import ACT, ACTCarry
-from models.heads.q import QHead
 
 Tensors = dict[str, Tensor]
 
@@ -39,8 +38,6 @@ class ExportedStep(nn.Module):
         self.states = inner.kept_states
         # If a technique draws the starts, the caller does it instead.
         self.starts, inner.at_starts = next(iter(inner.at_starts), None), []
-        q = inner.heads.get("q")
-        self.learns_continue = isinstance(q, QHead) and q.learns_continue
         for tensor in (*self.parameters(), *self.buffers()):
             tensor.requires_grad_(False)
 
@@ -70,7 +67,7 @@ class ExportedStep(nn.Module):
 
     def _predicted(self, outputs: Tensors, carry: ACTCarry) -> Tensors:
         named = {name: value for name, value in outputs.items() if name.endswith("logits")}
-        if not self.learns_continue:
+        if not self.act.learns_continue:
             del named["q_continue_logits"]
         if self.act.halting_head is None:
             del named["q_halt_logits"]

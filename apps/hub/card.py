@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from apps.reports.values import parsed
 from evaluation.headline import MEASURES, Score, differs, score_of, weight_of
@@ -16,6 +16,8 @@ from runtime.text import shown
 from training.checkpoint.store import RunState
 
 _MAX_JSON = 64 * 2**20
+# The result of an evaluation: its file, the measure in words, the data, and the score.
+_Result = tuple[str, str, str, Score]
 _TAGS = ("recursive-reasoning", "hrm", "trm", "puzzles")
 _LIMITS = """\
 - It only answers puzzles of the kind and size that it was trained on.
@@ -98,15 +100,6 @@ def card(facts: CardFacts) -> str:
     return "\n".join(lines)
 
 
-class _Result(NamedTuple):
-    """The result of an evaluation: its file, the measure in words, the data, and the score."""
-
-    file: str
-    measure: str
-    data: str
-    score: Score
-
-
 def _results(facts: CardFacts) -> list[_Result]:
     """Return the results of the evaluations, the most representative one first."""
     config = facts.state.config or {}
@@ -121,7 +114,7 @@ def _results(facts: CardFacts) -> list[_Result]:
         wrong = [f"answered wrongly {score.wrong.value:.4f}"] if score.wrong else []
         measure = ", ".join([MEASURES[score.name], *differs(content), *wrong])
         weight = weight_of(content, score, own)
-        results.append((weight, _Result(file, measure, ", ".join(folders), score)))
+        results.append((weight, (file, measure, ", ".join(folders), score)))
     return [result for _, result in sorted(results, key=lambda pair: pair[0], reverse=True)]
 
 
@@ -131,19 +124,17 @@ def _front_matter(facts: CardFacts, results: Sequence[_Result]) -> str:
     listing = [
         EvalResult(
             task_type="puzzle-solving",
-            dataset_type=_plain(result.data),
-            dataset_name=_plain(result.data),
+            dataset_type=_plain(data),
+            dataset_name=_plain(data),
             metric_type="accuracy",
-            metric_value=round(result.score.estimate.value, 4),
-            metric_name=result.measure,
+            metric_value=round(score.estimate.value, 4),
+            metric_name=measure,
         )
-        for result in results
+        for _, measure, data, score in results
     ]
     model = {"model_name": facts.name, "eval_results": listing} if listing else {}
-    data = ModelCardData(
-        license=facts.license, library_name="recursive-reasoning", tags=list(_TAGS), **model
-    )
-    return f"---\n{data.to_yaml()}\n---\n"
+    about = {"license": facts.license, "library_name": "recursive-reasoning", "tags": list(_TAGS)}
+    return f"---\n{ModelCardData(**about, **model).to_yaml()}\n---\n"
 
 
 def _scores(results: Sequence[_Result]) -> list[str]:

@@ -28,7 +28,6 @@ class Course:
         first_row: the number of the first puzzle in its set.
         seed: of the random numbers.
         latents: after each step.
-        answers: the tokens after each step, int16 [N, b, S].
     """
 
     model: ACTLossHead
@@ -38,16 +37,18 @@ class Course:
     first_row: int
     seed: int
     latents: list[Latents]
-    answers: Tensor
 
     @cached_property
     def examples(self) -> Examples:
         """The puzzles on the device."""
         return self.ranks.on_device(self.batch.arrays())
 
-    @property
-    def num_rows(self) -> int:
-        return len(self.batch.inputs)
+    @cached_property
+    def answers(self) -> Tensor:
+        """The tokens after each step, int16 [N, b, S]."""
+        name, examples = self.model.model.inner.latents[0], self.examples
+        logits = (self.answer(latents[name], examples) for latents in self.latents)
+        return torch.stack([each.argmax(-1).short() for each in logits])
 
     @cached_property
     def right_after(self) -> Tensor:
@@ -58,10 +59,6 @@ class Course:
         """Return whether answers [..., b, S] are right in all labelled cells, bool [..., b]."""
         labels = self.examples["labels"]
         return ((answers == labels) | (labels == IGNORE_LABEL_ID)).all(-1)
-
-    def state(self, step: int = -1) -> Tensor:
-        """Return all latents after a step as one state, float32 [b, F]."""
-        return joined(self.latents[step])
 
     def states(self) -> Tensor:
         """Return the states after all steps, float32 [N, b, F]."""
@@ -107,7 +104,8 @@ class Course:
     def require_steps(self, probe: str, least: int) -> None:
         """Raise ConfigError if the model took fewer steps."""
         if (taken := len(self.latents)) < least:
-            raise ConfigError(f"{probe} needs {least} ACT steps, not {taken}; set steps=16")
+            enough = f"set steps={max(16, least)}"
+            raise ConfigError(f"{probe} needs {least} ACT steps, not {taken}; {enough}")
 
     def require_same_steps(self, probe: str) -> None:
         """Raise ConfigError if equal states may move differently: if the steps draw numbers."""
@@ -125,14 +123,10 @@ def course_of(
     model: ACTLossHead, batch: Batch, kind: Kind | None, ranks: Ranks, first_row: int, seed: int
 ) -> Course:
     """Run a model in evaluation mode on a batch for all its ACT steps."""
-    latents, answers = list[Latents](), []
-    course = Course(model, batch, kind, ranks, first_row, seed, latents, torch.empty(0))
     examples = ranks.on_device(with_draws(batch.arrays(), model, seed, first_row))
-    for _, carry in steps(model, model, all_steps(model, examples)):
-        latents.append(carry.inner)
-        logits = course.answer(model.model.answer_of(carry), carry.examples)
-        answers.append(logits.argmax(-1).short())
-    return Course(model, batch, kind, ranks, first_row, seed, latents, torch.stack(answers))
+    running = steps(model, model, all_steps(model, examples))
+    latents = [carry.inner for _, carry in running]
+    return Course(model, batch, kind, ranks, first_row, seed, latents)
 
 
 def bytes_of_course(model: ACTLossHead, cells: int) -> int:

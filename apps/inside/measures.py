@@ -47,7 +47,8 @@ def fate(path: Tensor, tolerance: float, longest: int) -> tuple[Tensor, Tensor]:
     pairs = zip(half[:-1], half[1:], strict=True)
     moves = torch.stack([(b - a).norm(dim=-1) for a, b in pairs])
     straight = (half[-1] - half[0]).norm(dim=-1) >= _STRAIGHT * moves.sum(0)
-    drifts = straight & (moves[-1] >= _AS_LARGE * moves[0])
+    # A single move is always straight.
+    drifts = straight & (moves[-1] >= _AS_LARGE * moves[0]) & (len(moves) > 1)
     moving = torch.where(drifts, FATES.index("drift"), FATES.index("moving"))
     return torch.where(period > 0, (period > 1).long(), moving), period
 

@@ -15,7 +15,7 @@ from apps.inside.config import (
     LyapunovConfig,
     PathConfig,
 )
-from apps.inside.course import Course
+from apps.inside.course import Course, joined
 from dataset.format.schema import IGNORE_LABEL_ID
 from dataset.kinds.sudoku import SUDOKU
 from evaluation.config import ThinkingSettings
@@ -76,7 +76,7 @@ def lyapunov(config: LyapunovConfig, course: Course) -> Columns:
     def move(state: Tensor) -> Tensor:
         return course.moved(state, course.examples)
 
-    found = measures.largest_lyapunov(move, course.state(), config.size, config.steps)
+    found = measures.largest_lyapunov(move, joined(course.latents[-1]), config.size, config.steps)
     return {"lyapunov": Column(_host(found))}
 
 
@@ -87,6 +87,7 @@ def stability(config: ProbeConfig, course: Course) -> Columns:
     if course.kind is not SUDOKU:
         raise ConfigError("probes=stability: only for Sudokus, whose solutions are puzzles too")
     labels, questions = course.examples["labels"], course.examples["inputs"]
+    labels = torch.where(labels == IGNORE_LABEL_ID, questions, labels)
     open_token = SUDOKU.board(int(labels.shape[1] ** 0.5)).open
     first = (questions == open_token).int().argmax(1, keepdim=True)
     one_open = labels.scatter(1, first, open_token)
@@ -121,11 +122,12 @@ def readout(config: ProbeConfig, course: Course) -> Columns:
 def influence(config: InfluenceConfig, course: Course) -> Columns:
     """Measure which cells change their answer when the state of one cell is changed."""
     course.require_same_steps("influence")
-    if course.first_row:
+    course.require_steps("influence", config.at_step or 1)
+    wanted = min(config.puzzles - course.first_row, len(course.batch.inputs))
+    if wanted <= 0:
         return {}
-    step = min(config.at_step or (len(course.latents) + 1) // 2, len(course.latents))
-    first = range(min(config.puzzles, course.num_rows))
-    maps = np.stack([influence_on(course, row, step, config.size) for row in first])
+    step = config.at_step or (len(course.latents) + 1) // 2
+    maps = np.stack([influence_on(course, row, step, config.size) for row in range(wanted)])
     return {"influence": Column(maps, "map")}
 
 
@@ -200,24 +202,24 @@ def _tries(
 
 def path(config: PathConfig, course: Course) -> Columns:
     """Return the paths of the first puzzles in their common plane."""
+    course.require_steps("path", 2)
     if course.first_row:  # Paths of two batches would lie in two planes.
         return {}
     places, share = measures.plane(course.states()[:, : config.puzzles])
-    shares = np.full(course.num_rows, np.nan)
+    shares = np.full(len(course.batch.inputs), np.nan)
     shares[: places.shape[1]] = float(share)
     return {"path": Column(_host(places.transpose(0, 1)), "path"), "in_plane": Column(shares)}
 
 
 def _run(course: Course, inputs: Tensor, start: Latents | None = None) -> Latents:
     """Return the latents after all steps on other questions, from the usual start or another."""
-    act, examples = course.model.model, course.examples | {"inputs": inputs}
+    inner, examples = course.model.model.inner, course.examples | {"inputs": inputs}
     latents = start
     if latents is None:
-        inner = act.inner
         halted = torch.ones(len(inputs), dtype=torch.bool, device=inputs.device)
         latents = inner.reset_carry(halted, inner.empty_carry(len(inputs)))
     for _ in course.latents:
-        latents, _ = act.inner(latents, examples)
+        latents, _ = inner(latents, examples)
     return latents
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from apps.inside.course import bytes_of_course, course_of
 from apps.inside.probes import Column, Columns, Form
@@ -46,7 +47,8 @@ def with_probes(
         ):
             ranks.mark(f"batch {number + 1} of the probes", long=True)
             own = max(0, min(count - first_row, len(batch.inputs)))
-            for rows in _parts(model, own, batches.local_batch_size, batch.inputs.shape[1]):
+            size, cells = batches.local_batch_size, batch.inputs.shape[1]
+            for rows in _parts(model, own, size, cells, ranks.device):
                 part = _rows_of(batch, rows)
                 row = start + first_row + rows.start
                 found[name].append((row, _probed(job, model, part, ranks, row)))
@@ -57,25 +59,34 @@ def with_probes(
     return partial(_report, job, sets)
 
 
-def _parts(model: ACTLossHead, number: int, size: int, cells: int) -> Sequence[range]:
+def _parts(
+    model: ACTLossHead, number: int, size: int, cells: int, device: torch.device
+) -> Sequence[slice]:
     """Return the rows of a batch in parts whose courses fit into half of the memory that is left.
 
     Raises:
         ConfigError: the course of a single puzzle does not fit.
     """
-    each, left = 3 * bytes_of_course(model, cells), host_memory_left() / 2
+    each, left = 3 * bytes_of_course(model, cells), _memory_left(device) / 2
     if each > left:
         steps = model.model.eval_max_steps
         needs = f"{steps} steps of a puzzle need {each / 1e9:.3g} GB, {left / 1e9:.3g} GB are free"
         raise ConfigError(f"probes: {needs}; {int(steps * left / each)} steps would fit")
     most = int(min(size, left // each))
-    return [range(start, min(start + most, number)) for start in range(0, number, most)]
+    return [slice(start, min(start + most, number)) for start in range(0, number, most)]
 
 
-def _rows_of(batch: Batch, rows: range) -> Batch:
-    own = slice(rows.start, rows.stop)
-    fields = {name: values[own] for name, values in batch.fields.items()}
-    return Batch(batch.inputs[own], batch.labels[own], batch.puzzle_identifiers[own], fields)
+def _memory_left(device: torch.device) -> float:
+    """Return the bytes that are left where a course is kept."""
+    if device.type != "cuda":
+        return host_memory_left()
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
+
+
+def _rows_of(batch: Batch, rows: slice) -> Batch:
+    fields = {name: values[rows] for name, values in batch.fields.items()}
+    return Batch(batch.inputs[rows], batch.labels[rows], batch.puzzle_identifiers[rows], fields)
 
 
 def _probed(
@@ -142,7 +153,7 @@ def _summarized(column: Column, groups: Mapping[str, np.ndarray]) -> Any:
 
 def as_csv(sets: Mapping[str, dict[str, Columns]]) -> str:
     """Return a line for each puzzle with the values and words of all probes."""
-    flat = {
+    found = {
         set_name: {
             f"{probe}.{name}".lstrip("."): column.values
             for probe, of_probe in columns.items()
@@ -151,7 +162,9 @@ def as_csv(sets: Mapping[str, dict[str, Columns]]) -> str:
         }
         for set_name, columns in sets.items()
     }
-    return table.rows_as_csv(next(iter(flat.values()), {}), flat)
+    # A set whose answers are all right lacks the columns of the probe `escapes`.
+    names = dict.fromkeys(name for values in found.values() for name in values)
+    return table.rows_as_csv(names, {n: {**dict.fromkeys(names), **v} for n, v in found.items()})
 
 
 def as_text(sets: Mapping[str, dict[str, Any]]) -> str:
@@ -168,13 +181,13 @@ def as_text(sets: Mapping[str, dict[str, Any]]) -> str:
 
 
 def _shown(found: Any) -> table.Cell:
+    if not found:
+        return None
     if isinstance(found, list):
         return float(found[-1])
-    if isinstance(found, dict):
-        if "value" in found:
-            return float(found["value"])
-        return ", ".join(f"{number} {word}" for word, number in found.items()) or None
-    return None
+    if "value" in found:
+        return float(found["value"])
+    return ", ".join(f"{number} {word}" for word, number in found.items())
 
 
 def _report(

@@ -72,8 +72,9 @@ class Recorder:
         with ExitStack() as hooks:
             hooks.enter_context(inner.register_forward_hook(self._after_step))
             if wanted & {f"{name}{_UPDATES}" for name in inner.latents}:
-                hooks.enter_context(_replaced(inner, "recur", self._recur))
-                hooks.enter_context(_replaced(inner, "moved", self._moved))
+                for name, own in (("recur", self._recur), ("moved", self._moved)):
+                    setattr(inner, name, own)  # Of this one model, until the block ends.
+                    hooks.callback(delattr, inner, name)
             if ATTENTION in wanted:
                 layers = [each for each in inner.modules() if isinstance(each, Attention)]
                 self._weights = list[Tensor | None]([None] * len(layers))
@@ -110,16 +111,6 @@ class Recorder:
         scores = torch.einsum("btnk,bsnk->bnts", q.float(), k.float()) / q.shape[-1] ** 0.5
         bias = 0.0 if layer.bias is None else layer.bias(q.dtype).float()
         self._weights[number] = (scores + bias).softmax(-1)
-
-
-@contextmanager
-def _replaced(inner: Recurrence, name: str, other: Any) -> Iterator[None]:
-    """Replace a method of one model."""
-    setattr(inner, name, other)
-    try:
-        yield
-    finally:
-        delattr(inner, name)
 
 
 def _host(values: Tensor) -> np.ndarray:

@@ -27,6 +27,8 @@ from models.registry import build_model
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks
 
+_SHARES = ("solved", "wrong", "abstained", "at_once")
+
 
 @dataclass(frozen=True)
 class SearchScores:
@@ -60,7 +62,7 @@ def search(
         torch.manual_seed(config.seed)
         untrained = build_model(arch, job.facts).to(ranks.device)
         searchers["untrained"] = (prepared(untrained), untrained, settings.control)
-    ledger = Ledger(ledger_prefix(job), search_key(job, arch), ranks)
+    ledger = Ledger(beside(job.output, "_search"), search_key(job, arch), ranks)
     scores, by_model = list[SearchScores](), dict[str, list[SearchResult]]()
     for who, (step, searched, number) in searchers.items():
         puzzles = {name: rows_of(job.dataset, name, number) for name in job.dataset.sets}
@@ -79,11 +81,6 @@ def search_key(job: Job, arch: LatticeConfig) -> str:
     key = {"model": job.trained.digest(), "weights": config.weights, "seed": config.seed}
     key |= {"data": job.dataset.fingerprint(), "arch": arch.model_dump(mode="json")}
     return json.dumps(key | {"search": config.search.model_dump(exclude={"control", "at_once"})})
-
-
-def ledger_prefix(job: Job) -> Path:
-    """Return the beginning of the names of the files that hold the results so far."""
-    return beside(job.output, "_search")
 
 
 def rows_of(dataset: PuzzleDataset, set_name: str, number: int | None) -> Batch:
@@ -105,8 +102,8 @@ def report(
     content = facts | {"search": settings, "searchers": table.plain(scores)}
     files = records_of_search(found, job) if job.config.save_records else {}
     publish(job, content, files, as_text(scores), f"{seconds:.1f} s")
-    for path in job.output.parent.glob(f"{ledger_prefix(job).name}.*.jsonl"):
-        path.unlink(missing_ok=True)  # The result is written.
+    for path in job.output.parent.glob(f"{beside(job.output, '_search').name}.*.jsonl"):
+        path.unlink(missing_ok=True)  # The ledger: the result is written.
 
 
 def records_of_search(found: Mapping[str, Sequence[SearchResult]], job: Job) -> dict[Path, str]:
@@ -137,30 +134,20 @@ def scores_of(
     if not found:
         return []
 
-    def share(holds: np.ndarray) -> Estimate:
-        return wilson(int(holds.sum()), len(found))
-
-    labels = labels[[one.row for one in found]]
-    has_answer, right = _compared([one.answer for one in found], labels)
+    judged = _judged(found, labels[[one.row for one in found]])
     calls = np.array([one.calls for one in found])
+    bounds = 2 ** np.arange(np.ceil(np.log2(calls.max())) + 1).astype(int)
+    solved_within = {int(n): float(np.mean((calls <= n) & judged["solved"])) for n in bounds}
     scores = SearchScores(
         set_name=set_name,
         searcher=searcher,
         num_puzzles=len(found),
-        solved=share(right),
-        wrong=share(has_answer & ~right),
-        abstained=share(~has_answer),
-        at_once=share(_compared([one.at_once for one in found], labels)[1]),
+        **{name: wilson(int(holds.sum()), len(found)) for name, holds in judged.items()},
         calls=(float(calls.mean()), float(np.median(calls)), float(np.percentile(calls, 95))),
-        solved_within=_solved_by_calls(calls, right),
+        solved_within=solved_within,
         seconds=float(np.mean([one.seconds for one in found])),
     )
     return [scores]
-
-
-def _solved_by_calls(calls: np.ndarray, right: np.ndarray) -> dict[int, float]:
-    bounds = 2 ** np.arange(np.ceil(np.log2(calls.max())) + 1).astype(int)
-    return {int(bound): float(np.mean((calls <= bound) & right)) for bound in bounds}
 
 
 def as_csv(
@@ -174,38 +161,36 @@ def as_csv(
     counted = ("calls", "rounds", "taken_back", "restarts", "seconds")
     sets, names = {}, dict.fromkeys(name for values in known.values() for name in values)
     for name, puzzles in found.items():
-        has_answer, right = _compared([one.answer for one in puzzles], labels[name])
-        _, at_once = _compared([one.at_once for one in puzzles], labels[name])
-        shares = {"solved": right, "wrong": has_answer & ~right, "abstained": ~has_answer}
         has_labels = (labels[name] >= 0).any(axis=1)
-        columns = {
-            name: np.where(has_labels, share, np.nan)
-            for name, share in (shares | {"at_once": at_once}).items()
-        }
+        judged = _judged(puzzles, labels[name])
+        columns = {n: np.where(has_labels, holds, np.nan) for n, holds in judged.items()}
         columns |= {n: np.array([float(getattr(one, n)) for one in puzzles]) for n in counted}
         sets[name] = {**known[name], **columns}
-    return table.rows_as_csv([*names, "solved", "wrong", "abstained", "at_once", *counted], sets)
+    return table.rows_as_csv([*names, *_SHARES, *counted], sets)
 
 
-def _compared(
-    answers: Sequence[np.ndarray | None], labels: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return two bool [N]: the puzzle has an answer; the answer is right."""
-    pairs = zip(answers, labels, strict=True)
-    right = [answer is not None and bool((answer == label).all()) for answer, label in pairs]
-    return np.array([answer is not None for answer in answers], bool), np.array(right, bool)
+def _judged(found: Sequence[SearchResult], labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Return for each of `_SHARES` whether it holds for each puzzle, bool [N]."""
+
+    def right(answers: Sequence[np.ndarray | None]) -> np.ndarray:
+        pairs = zip(answers, labels, strict=True)
+        return np.array([a is not None and np.array_equal(a, label) for a, label in pairs], bool)
+
+    has_answer = np.array([one.answer is not None for one in found], bool)
+    solved, at_once = right([one.answer for one in found]), right([one.at_once for one in found])
+    wrong = has_answer & ~solved
+    return {"solved": solved, "wrong": wrong, "abstained": ~has_answer, "at_once": at_once}
 
 
 def as_text(scores: Sequence[SearchScores]) -> str:
     """Return a table with a line for each set and searcher, shares with 95 % intervals."""
-    names = ("solved", "wrong", "abstained", "at_once")
     lines = []
     for one in scores:
-        shares = [getattr(one, name) for name in names]
+        shares = [getattr(one, name) for name in _SHARES]
         counts = [f"{value:,.0f}" for value in one.calls]
         place = [one.set_name, one.searcher, one.num_puzzles]
         lines.append([*place, *shares, *counts, f"{one.seconds:.3g}"])
-    header = ["set", "searcher", "puzzles", *names, "calls", "median", "95 %", "seconds"]
+    header = ["set", "searcher", "puzzles", *_SHARES, "calls", "median", "95 %", "seconds"]
     explained = "in brackets: 95 % confidence intervals; calls: rows through the model for a puzzle"
     within = [
         f"{one.set_name}, {one.searcher}: share solved by number of calls: "

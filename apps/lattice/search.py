@@ -158,9 +158,8 @@ class Search:
         seed: int,
     ) -> None:
         self._forward, self._model, self._ranks, self._seed = forward, model, ranks, seed
-        self._views, self._rounds, self._chains = config.views, settings.rounds, settings.chains
-        self._backtracks, self._caution = settings.backtrack, settings.caution
-        self._strike_below = config.strike_below
+        self._inner: Any = model.model.inner
+        self._config, self._settings, self._chains = config, settings, settings.chains
         self._num_slots = settings.at_once if isinstance(settings, EvalSearchSettings) else 1
         self.rows = self._num_slots * settings.chains
 
@@ -171,8 +170,7 @@ class Search:
         """Yield the result of each puzzle as soon as it is done. `puzzles` are (row, tokens [S]).
         `watch` is called after each round of each puzzle.
         """
-        inner: Any = self._model.model.inner
-        inputs = np.zeros((self._num_slots, inner.seq_len), np.int32)
+        inputs = np.zeros((self._num_slots, self._inner.seq_len), np.int32)
         work = _Work(inputs, np.ones((self._num_slots, self._chains), bool))
         offers = self._offers(iter(puzzles), work)
         for _, carry in steps(self._forward, self._model, offers):
@@ -188,7 +186,7 @@ class Search:
                 found.add(one, seconds)
                 if watch:
                     watch(found, one)
-                if found.answer is not None or found.rounds == self._rounds:
+                if found.answer is not None or found.rounds == self._settings.rounds:
                     del work.chains[slot]
                     yield work.searched.pop(slot)
 
@@ -211,28 +209,27 @@ class Search:
             yield Offer(offered, drawn.pop("halted"), drawn)
 
     def _new_chains(self, tokens: np.ndarray) -> list[Chain]:
-        inner: Any = self._model.model.inner
         inputs = self._ranks.on_device({"inputs": tokens[None]})["inputs"]
-        candidates = self._ranks.to_host(inner.all_candidates(inputs)).numpy()[0]
-        cautions = (chain % CAUTIONS for chain in range(self._chains))
-        return [Chain(candidates, backtracks=self._backtracks, caution=c) for c in cautions]
+        candidates = self._ranks.to_host(self._inner.all_candidates(inputs)).numpy()[0]
+        cautions, backtracks = (i % CAUTIONS for i in range(self._chains)), self._settings.backtrack
+        return [Chain(candidates, backtracks=backtracks, caution=c) for c in cautions]
 
     def _examples(
         self, inputs: np.ndarray, chains: Mapping[int, Sequence[Chain]]
     ) -> dict[str, np.ndarray]:
         """Return the examples for all rows, from inputs [P, S] and the chains of each slot."""
-        inner: Any = self._model.model.inner
+        inner, least = self._inner, self._config.strike_below
         rows = inputs.repeat(self._chains, axis=0)
         candidates = np.zeros((self.rows, inner.seq_len, len(inner.open_cell)), bool)
         strike_below = np.zeros(self.rows, np.float32)
         for slot, own in chains.items():
             place = slice(slot * self._chains, (slot + 1) * self._chains)
             candidates[place] = [one.begins_with for one in own]
-            strike_below[place] = [self._strike_below * self._caution**one.caution for one in own]
+            strike_below[place] = [least * self._settings.caution**one.caution for one in own]
         ids = np.zeros(self.rows, np.int32)
         examples = {"inputs": rows, "puzzle_identifiers": ids}
         examples |= {BEGINNINGS: candidates, STRIKE_BELOW: strike_below}
-        if self._views != "none":
+        if self._config.views != "none":
             shape = (self.rows, inner.seq_len), (self.rows, len(inner.open_cell))
             cells, tokens = (np.broadcast_to(np.arange(n), (rows, n)) for rows, n in shape)
             examples |= {ORIGIN_CELLS: cells.copy(), ORIGIN_TOKENS: tokens.copy()}
@@ -247,9 +244,8 @@ class Search:
             words[slot] = drawn.reshape(-1, 4)
         words = words.reshape(-1, 4)
         draws = {"guesses": ((words[:, :2] >> np.uint64(40)) * 2.0**-24).astype(np.float32)}
-        if self._views != "none":
-            inner: Any = self._model.model.inner
-            draws["cells"], draws["tokens"] = inner.views.turns(words[:, 2:].T)
+        if self._config.views != "none":
+            draws["cells"], draws["tokens"] = self._inner.views.turns(words[:, 2:].T)
         return draws
 
     def _follow(self, carry: ACTCarry, chains: Mapping[int, Sequence[Chain]]) -> dict[int, Round]:
@@ -274,7 +270,7 @@ class Search:
     def _at_once(self, carry: ACTCarry) -> np.ndarray:
         """Return the present token predictions of the first chain of each slot, [P, S]."""
         first = {name: values[:: self._chains] for name, values in carry.examples.items()}
-        outputs = self._model.model.inner.read(carry.inner["z_H"][:: self._chains], first)
+        outputs = self._inner.read(carry.inner["z_H"][:: self._chains], first)
         tokens = outputs["logits"].argmax(-1)
         if ORIGIN_CELLS in first:
             renamed = first[ORIGIN_TOKENS].gather(1, tokens)

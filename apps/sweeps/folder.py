@@ -97,11 +97,9 @@ class GridJobs:
     Args:
         jobs: every job with a digest of its settings; a job that finished with another digest runs
             again.
-        folder: of the sweep.
         record: the states of the jobs so far.
-        has_result: returns whether the result of a job still exists.
+        result: returns the file with the result of a job.
         score: returns the main metric of a job as text, "" if it has none.
-        say: prints a line.
     """
 
     def __init__(
@@ -109,7 +107,7 @@ class GridJobs:
         jobs: Sequence[tuple[Job, str]],
         folder: Path,
         record: SweepRecord,
-        has_result: Callable[[str], bool],
+        result: Callable[[str], Path],
         score: Callable[[str], str],
         say: Callable[[str], None],
     ) -> None:
@@ -125,7 +123,7 @@ class GridJobs:
             known = self.jobs[job.name]
             if (known.state, known.settings) != ("finished", settings):
                 self._left.append(job)
-            elif not has_result(job.name):
+            elif not result(job.name).exists():
                 say(f"{self._places[job.name]}was finished, but its result is gone")
                 self._left.append(job)
         if done := len(jobs) - len(self._left):

@@ -126,7 +126,6 @@ class LocalLauncher:
     """Starts jobs on this machine. They end when this process ends.
 
     Args:
-        config: the number of jobs at a time, and of ranks for each job.
         command: returns the command line of a job.
         folder: of the sweep.
         gpus: names for CUDA_VISIBLE_DEVICES; empty: the jobs run on the CPU. Each job gets one for

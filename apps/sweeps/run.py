@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -169,7 +169,8 @@ class _Sweep:
             return StudyJobs(*study, self.objective, self._read, self.say)
         inputs = zip(self.jobs, self.digests, self.inputs, strict=True)
         jobs = [(job, digest(settings, input_id)) for job, settings, input_id in inputs]
-        return GridJobs(jobs, self.folder, record, self._has_result, self._score, self.say)
+        result = partial(self.program.result, self.folder)
+        return GridJobs(jobs, self.folder, record, result, self._score, self.say)
 
     def _launcher(self, machine: Machine) -> "LocalLauncher | SlurmLauncher":
         """Return the launcher; ConfigError if submitit or GPUs are missing."""
@@ -193,9 +194,6 @@ class _Sweep:
         start = job_command(self.program.script, self.plan.launcher.ranks)
         before = [*start, *self.plan.flags, *machine_overrides(machine, self.settings[0])]
         return lambda job: [*before, *job.overrides, self.program.placed(self.folder, job.name)]
-
-    def _has_result(self, name: str) -> bool:
-        return self.program.result(self.folder, name).exists()
 
     def _read(self, name: str) -> Mapping[str, Mapping[int, float]]:
         return self.program.read(self.folder, name, self.objective)

@@ -29,11 +29,7 @@ class Command:
     On SIGTERM, which scancel sends, the command saves and ends. Shortly before the time limit SLURM
     sends another signal, and submitit calls `checkpoint`: the command saves, ends and goes back
     into the queue. On most clusters only this process gets the signals, on some its children too.
-
-    Args:
-        command: the command line of the job.
-        environment: variables to add.
-        log: takes the output.
+    The arguments are those of `JobProcess`.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
@@ -115,13 +111,9 @@ class SlurmProcess:
 
 
 class SlurmLauncher:
-    """Submits jobs to SLURM. Takes over jobs that a killed sweep left in the queue.
+    """Submits jobs to SLURM. Takes over jobs that a killed sweep left in the queue. The arguments
+    are those of `LocalLauncher`.
 
-    Args:
-        config: the resources of a job.
-        command: returns the command line of a job.
-        folder: of the sweep.
-        environment: variables to add for every job.
     Raises:
         ConfigError: SLURM is not installed here, or refuses the resources.
     """

@@ -126,7 +126,6 @@ class StudyJobs:
         folder, settings: see `open_study`; the study stores `settings` with its first result.
         objective: the metric to optimize.
         read: returns the metrics of a job so far: name -> step -> value.
-        say: prints a line.
     """
 
     def __init__(

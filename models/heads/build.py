@@ -59,8 +59,5 @@ class NormedHead(TokenHead):
         self.projection = projection
         self.loss_names, self.normalized = projection.loss_names, projection.normalized
 
-    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        return self.projection(self.blocks(hidden), puzzle)
-
     def outputs(self, hidden: Tensor, puzzle: Tensor | None = None) -> Outputs:
         return self.projection.outputs(self.blocks(hidden), puzzle)

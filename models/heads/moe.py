@@ -30,18 +30,15 @@ class MixtureOfExperts(TokenHead):
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if lm.bias else None
 
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        return self._mix(hidden, self._weights(hidden))
+        return self.outputs(hidden)["logits"]
 
     def outputs(self, hidden: Tensor, puzzle: Tensor | None = None) -> Outputs:
-        weights = self._weights(hidden)
+        scores = self.router(hidden)
+        weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
         num_experts = weights.shape[-1]
         first = F.one_hot(weights.argmax(-1), num_experts).to(weights.dtype)
         balance = num_experts * (first.mean(-2) * weights.mean(-2)).sum(-1)
         return {"logits": self._mix(hidden, weights), "balance": balance}
-
-    def _weights(self, hidden: Tensor) -> Tensor:
-        scores = self.router(hidden)
-        return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
     def _mix(self, hidden: Tensor, weights: Tensor) -> Tensor:
         if self.top_k is not None and self.top_k < weights.shape[-1]:

@@ -13,7 +13,7 @@ import torch
 
 import evaluate
 import recursive_reasoning as rr
-from apps.inside import probing
+from apps.inside import measures, probing
 from evaluation.probes import PROBES
 from runtime.errors import ConfigError
 
@@ -85,6 +85,14 @@ def test_rows_without_labels_are_in_neither_group() -> None:
     assert found["puzzles"] == {"right": 1, "wrong": 2}
     assert (found["own"]["x"]["right"]["value"], found["own"]["x"]["wrong"]["value"]) == (4, 2)
     assert probing.as_csv({"all": columns}).splitlines()[2] == "all,1,,100"
+    more = {"all": {"": columns[""]}, "more": columns}  # The first set lacks a column.
+    assert probing.as_csv(more).splitlines()[0:6:5] == ["set,index,right,own.x", "more,0,1,4"]
+
+
+def test_a_state_that_is_not_finite_is_written(probe: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measures, "apart", lambda before, after: before.norm(dim=-1) / 0)
+    result, _ = probe("[residual]", "steps=3")
+    assert result["inside"]["all"]["residual"]["residual"]["wrong"] == ["inf", "inf"]
 
 
 def test_a_course_that_does_not_fit(probe: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,11 +101,19 @@ def test_a_course_that_does_not_fit(probe: Run, monkeypatch: pytest.MonkeyPatch)
         probe("[residual]", "steps=64")
 
 
+def test_courses_on_a_gpu_take_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5e9, 8e9))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2e9)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1e9)
+    assert probing._memory_left(torch.device("cuda")) == 6e9
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
         ("probes=[fates]", "there is no such probe.*did you mean fate"),
         ("probes=[{name:fate,tolerance:0}]", "probes.*tolerance"),
+        ("probes=[fate,{name:fate,tolerance:0.1}]", "name each probe once"),
         ("probes=[fate] steps=[4,8]", "for one number of steps"),
         ("probes=[fate] chains=4", "chains has no effect with probes"),
         ("probes=[fate] save_records=true", "save_records has no effect with probes"),

@@ -14,12 +14,12 @@ import torch
 
 import apps.export.writing as exported
 from apps.export import checking, exporting
-from apps.export.checking import Arrays, Run, compare, in_torch, opened
+from apps.export.checking import Arrays, Run, compare, in_torch, opened, random_puzzles
 from apps.export.exporting import main
 from apps.export.step import ExportedStep
 from apps.export.writing import write_onnx
 from runtime.errors import CheckpointError
-from tests.unit.apps.export.test_step import FORMS, RANDOM, TRM, built, puzzles
+from tests.unit.apps.export.test_step import FACTS, FORMS, RANDOM, TRM, built, puzzles
 
 ROOT = Path(__file__).resolve().parents[4]
 PARITY = ROOT / "tests" / "parity" / "published_format"
@@ -200,7 +200,7 @@ def test_a_file_that_differs_is_refused(wrong: str) -> None:
 
     with pytest.raises(CheckpointError, match="the exported file is wrong and was discarded"):
         compare(run, step, exact, arrays_of(4))
-    assert "100.00%" in compare(here, step, exact, None)
+    assert "100.00%" in compare(here, step, exact, random_puzzles(FACTS))
 
 
 @pytest.mark.parametrize(

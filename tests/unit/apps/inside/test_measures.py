@@ -49,6 +49,11 @@ def test_a_state_that_settles_does_not_drift() -> None:
     assert FATES[int(found)] == "moving"
 
 
+def test_one_move_is_no_drift() -> None:
+    found, _ = fate(_path(lambda x: x @ _turn(2.0).T, torch.ones(1, 2), 4), 0.01, 8)
+    assert FATES[int(found)] == "moving"
+
+
 def test_a_fate_needs_the_whole_second_half() -> None:
     path = torch.zeros(20, 1, 3) + 1
     path[14] = 2  # One jump among equal states.

@@ -1,6 +1,7 @@
 """Probes on tiny models with random weights: their parts agree with each other."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import torch
 
 from apps.inside import probes
 from apps.inside.config import EscapesConfig, FateConfig, InfluenceConfig, LyapunovConfig
-from apps.inside.course import Course, course_of
+from apps.inside.course import Course, course_of, joined
+from dataset.format.schema import IGNORE_LABEL_ID
 from dataset.kinds.sudoku import SUDOKU
 from evaluation.probes import ProbeConfig
 from models.act import ACTLossHead
@@ -46,8 +48,8 @@ def _no_gradients() -> object:
 def test_a_course_moves_as_the_model_did(follow: Callable[..., Course]) -> None:
     course = follow()
     assert len(course.latents) == 6
-    moved = course.moved(course.state(2), course.examples)
-    assert torch.equal(moved, course.state(3))
+    moved = course.moved(joined(course.latents[2]), course.examples)
+    assert torch.equal(moved, joined(course.latents[3]))
     cells = course.cells(course.latents[1])
     assert cells.shape == (10, 16, 64)  # Two latents of 32 in each cell.
     back = course.with_cells(course.latents[1], cells)
@@ -63,7 +65,7 @@ def test_residual_and_fate(follow: Callable[..., Course]) -> None:
     found = probes.residual(PLAIN, course)
     curve = found["residual"].values
     assert curve.shape == (10, 5)
-    a, b = course.state(0)[3], course.state(1)[3]
+    a, b = (joined(latents)[3] for latents in course.latents[:2])
     assert curve[3, 0] == pytest.approx(float((b - a).norm() / b.norm()), rel=1e-5)
     assert np.array_equal(found["last_residual"].values, curve[:, -1])
     told = probes.fate(FateConfig(name="fate", tolerance=10.0), course)
@@ -140,6 +142,28 @@ def test_one_cell_is_left_open(
     assert torch.equal(asked[1], course.examples["inputs"])
     assert ((asked[2] != labels).sum(-1) == 1).all()
     assert (asked[2][asked[2] != labels] == 1).all()  # The token of an empty cell.
+
+
+def test_cells_without_labels_keep_their_token(
+    follow: Callable[..., Course], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course, asked = follow(), []
+    course.examples["labels"][3] = IGNORE_LABEL_ID
+    run = probes._run
+    monkeypatch.setattr(probes, "_run", lambda *given: asked.append(given[1]) or run(*given))
+    probes.stability(PLAIN, course)
+    assert torch.equal(asked[0][3], course.examples["inputs"][3])
+    assert min(inputs.min() for inputs in asked) >= 0
+
+
+def test_influence_counts_the_puzzles_of_the_set(follow: Callable[..., Course]) -> None:
+    course, config = follow(), InfluenceConfig(name="influence", puzzles=2)
+    later = [replace(course, first_row=row) for row in (1, 2)]
+    found = [probes.influence(config, one) for one in (course, *later)]
+    assert [len(one["influence"].values) for one in found[:2]] == [2, 1]
+    assert found[2] == {}
+    with pytest.raises(ConfigError, match="influence needs 20 ACT steps, not 6; set steps=20"):
+        probes.influence(InfluenceConfig(name="influence", at_step=20), course)
 
 
 def test_what_a_model_cannot_answer(follow: Callable[..., Course]) -> None:
