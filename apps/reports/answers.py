@@ -1,6 +1,5 @@
 """Answers and their steps, which show themselves in a terminal and in a notebook."""
 
-import math
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -17,8 +16,8 @@ from apps.reports.boards import Board
 from apps.reports.frames import (
     Frame,
     animate,
+    frame_of_answers,
     frame_of_puzzle,
-    frame_of_step,
     frames_of_rounds,
     frames_of_steps,
     gif,
@@ -142,27 +141,18 @@ def thoughts(
         ConfigError: the model has nothing with a name in `record`.
     """
     recorder = Recorder(model, record) if record else None
-    return _thoughts(puzzle, model, device, config, recorder)
 
+    def steps() -> Iterator[Step]:
+        frame = frame_of_puzzle(puzzle, model.model.eval_max_steps)
+        running = step_by_step(model, puzzle, device, config)
+        while True:
+            with recorder.recording() if recorder else nullcontext():
+                if (one := next(running, None)) is None:
+                    return
+            frame = frame_of_answers(frame, one, halts=model.halting_head is not None)
+            yield _step(one.step, frame, recorder.take() if recorder else {})
 
-def _thoughts(
-    puzzle: Puzzle,
-    model: ACTLossHead,
-    device: torch.device,
-    config: SolveConfig,
-    recorder: Recorder | None,
-) -> Iterator[Step]:
-    frame = frame_of_puzzle(puzzle, model.model.eval_max_steps)
-    running = step_by_step(model, puzzle, device, config)
-    while True:
-        with recorder.recording() if recorder else nullcontext():
-            if (one := next(running, None)) is None:
-                return
-        answer = puzzle.kind.to_grid(one.tokens[0])
-        certainty = one.certainty[0].reshape(answer.shape)
-        q = math.nan if model.model.rule is None else float(one.q_halt[0])
-        frame = frame_of_step(frame, one.step, answer, certainty, q)
-        yield _step(one.step, frame, recorder.take() if recorder else {})
+    return steps()
 
 
 def _step(number: int, frame: Frame, recorded: Recorded | None = None) -> Step:

@@ -23,7 +23,7 @@ from apps.reports.boards import (
 )
 from apps.reports.drawing import Picture, require_gif
 from dataset.kinds.base import Puzzle
-from evaluation.solve import Reasoning
+from evaluation.solve import Reasoning, StepAnswers
 from runtime.errors import ConfigError, disk_errors
 from runtime.files import replacing
 from runtime.text import many, shown
@@ -65,6 +65,16 @@ def frames_of_steps(reasoning: Reasoning) -> list[Frame]:
 def frame_of_puzzle(puzzle: Puzzle, num_steps: int = 0) -> Frame:
     """Return the frame of an unanswered puzzle, before `num_steps` ACT steps."""
     return Frame(asked(puzzle), "the puzzle", [], [], num_steps)
+
+
+def frame_of_answers(before: Frame, one: StepAnswers, *, halts: bool) -> Frame:
+    """Return the frame of the first puzzle after an ACT step; `before` is the one before it.
+    `halts`: whether the model has a Q.
+    """
+    answer = before.board.puzzle.kind.to_grid(one.tokens[0])
+    certainty = one.certainty[0].reshape(answer.shape)
+    q = float(one.q_halt[0]) if halts else np.nan
+    return frame_of_step(before, one.step, answer, certainty, q)
 
 
 def frame_of_step(

@@ -1,6 +1,7 @@
 """Run a model on a puzzle, and send each step to the page as soon as it is computed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from threading import Lock
 from typing import Any
@@ -10,16 +11,17 @@ from pydantic import Field
 
 from apps.lattice.search import Round, SearchResult
 from apps.reports.asking import load_for, note_on, search_for, verdict_of
-from apps.reports.boards import (
-    Board,
-    asked,
-    board_of_candidates,
-    board_of_step,
-    draw,
-    draw_panels,
-    panels_of,
+from apps.reports.boards import Board, board_of_candidates, draw, draw_panels, panels_of
+from apps.reports.frames import (
+    Frame,
+    frame_of_answers,
+    frame_of_puzzle,
+    frames_of_rounds,
+    frames_of_steps,
+    gif,
+    settled,
+    thinned,
 )
-from apps.reports.frames import Frame, frames_of_rounds, frames_of_steps, gif, settled, thinned
 from apps.reports.html import percent
 from apps.viewer.shelf import MISTAKES
 from dataset.kinds.base import Puzzle
@@ -139,44 +141,30 @@ def _think(
     trained: TrainedModel, puzzle: Puzzle, settings: Options, tell: Callable[[Event], None]
 ) -> tuple[list[Frame], str]:
     """Return the frames of the chain that answers, and a summary."""
-    device = torch.device(resolve_device("auto"))
     if note := note_on(puzzle):
         tell({"note": note})
-    tell({"frame": shown(Frame(asked(puzzle), "the puzzle", []))})
+    tell({"frame": shown(frame_of_puzzle(puzzle))})
     look = _search if trained.run.arch.searches else _reason
-    frames, summary = look(trained, puzzle, settings, device, tell)
+    frames, summary = look(trained, puzzle, settings, tell)
     return thinned(frames, _MOST_FRAMES), summary
 
 
 def _reason(
-    trained: TrainedModel,
-    puzzle: Puzzle,
-    asked: Options,
-    device: torch.device,
-    tell: Callable[[Event], None],
+    trained: TrainedModel, puzzle: Puzzle, asked: Options, tell: Callable[[Event], None]
 ) -> tuple[list[Frame], str]:
+    device = torch.device(resolve_device("auto"))
     _, model = load_for([puzzle], trained, device, ArchOverrides(halt_max_steps=asked.steps))
     halts = model.halting_head is not None
     select = "q" if halts else "residual"
     settings = ThinkingSettings(chains=[asked.chains], select=[select])
     settings.require_model(trained.run.arch, halts=halts, name=trained.weights)
-    steps, q = model.model.eval_max_steps, list[float]()
-    before = puzzle.question
+    frame = start = frame_of_puzzle(puzzle, model.model.eval_max_steps)
 
     def watch(one: StepAnswers) -> None:
-        nonlocal before
-        if one.step == 1:
-            q.clear()
-            before = puzzle.question
-        answer = puzzle.kind.to_grid(one.tokens[0])
-        if halts:
-            q.append(float(one.q_halt[0]))
-        certainty = one.certainty[0].reshape(answer.shape)
-        board = board_of_step(puzzle, before, answer, certainty)
+        nonlocal frame
+        frame = frame_of_answers(start if one.step == 1 else frame, one, halts=halts)
         chain = f"chain {one.chain + 1} of {asked.chains}, " if asked.chains > 1 else ""
-        title = f"{chain}ACT step {one.step} of {steps}"
-        tell({"frame": shown(Frame(board, title, [], list(q), steps))})
-        before = answer
+        tell({"frame": shown(replace(frame, title=f"{chain}{frame.title}"))})
 
     (found,) = reason(model, [puzzle], device, settings=settings, watch=watch)
     summary = ""
@@ -188,14 +176,11 @@ def _reason(
 
 
 def _search(
-    trained: TrainedModel,
-    puzzle: Puzzle,
-    asked: Options,
-    device: torch.device,
-    tell: Callable[[Event], None],
+    trained: TrainedModel, puzzle: Puzzle, asked: Options, tell: Callable[[Event], None]
 ) -> tuple[list[Frame], str]:
     if asked.steps is not None:
         raise ConfigError("steps has no effect: this model searches in rounds; set rounds")
+    device = torch.device(resolve_device("auto"))
     _, model = load_for([puzzle], trained, device, ArchOverrides())
 
     def watch(found: SearchResult, one: Round) -> None:
