@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from apps.reports.figure import Figure, line, plain, short, titled
 from apps.reports.html import Cell, figure, intro, table, text, words
 from apps.reports.page import Page
 from apps.reports.reading import Run
+from apps.reports.values import square
 from evaluation.values import at, estimate_of, items, listed, number
 
 _GROUPS = {"right": ("right answers", "@2"), "wrong": ("wrong answers", "@bad")}
@@ -106,7 +105,8 @@ def _paths(found: Any) -> Figure:
 
 
 def _influence(found: Any) -> Figure:
-    rows = [[number(value) for value in listed(row)] for row in _rows(found)]
+    mean = at(found, "influence", "influence", "mean")
+    rows = [list(map(number, row)) for row in mean] if square(mean, _MAX_CELLS) is not None else []
     z = [[short(value) for value in row] for row in rows]
     most = max((value for row in rows for value in row if value is not None), default=0.0)
     trace = {"type": "heatmap", "z": z, "colorscale": "@wrong", "zmin": 0, "zmax": short(most)}
@@ -121,12 +121,3 @@ def _influence(found: Any) -> Figure:
         "over the first puzzles. Cells are counted from 0, row by row."
     )
     return Figure("Who listens to whom", caption, [trace] if rows else [], axes)
-
-
-def _rows(found: Any) -> list[Any]:
-    rows = listed(at(found, "influence", "influence", "mean"))
-    try:
-        shape = np.array(rows, float).shape
-    except (TypeError, ValueError):
-        return []
-    return rows if len(shape) == 2 and shape[0] == shape[1] <= _MAX_CELLS else []

@@ -9,6 +9,7 @@ import numpy as np
 
 from apps.reports.figure import MAX_GROUPS, NUM_COLOURS, SHARES, Figure, line, plain, short, titled
 from apps.reports.reading import Records, Result
+from apps.reports.values import square
 from evaluation.metrics import Estimate, wilson
 from evaluation.values import at, estimate_of, items, listed, number
 from runtime.text import shown
@@ -196,7 +197,7 @@ def confusion_figures(answers: Mapping[str, Any] | None) -> list[Figure]:
     names = _TOKENS.get(shown(at(answers, "kind")), [])
     figures = []
     for name, of_set in sets[:4]:
-        counts = _square(at(of_set, "confusion"))
+        counts = _counts(at(of_set, "confusion"))
         if counts is None or counts.sum() == np.trace(counts):
             continue
         where = f" of set {shown(name)}" if len(sets) > 1 else ""
@@ -238,13 +239,9 @@ def _heatmap(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _square(rows: Any) -> np.ndarray | None:
+def _counts(rows: Any) -> np.ndarray | None:
     """Return a table of counts as int64 [V, V], None if it is malformed."""
-    try:
-        counts = np.array(rows, np.float64)
-    except (TypeError, ValueError, OverflowError):
+    counts = square(rows, 256)
+    if counts is None or not ((counts >= 0) & (counts < 2**53 / max(1, counts.size))).all():
         return None
-    if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or len(counts) > 256:
-        return None
-    usable = (counts >= 0).all() and (counts < 2**53 / max(1, counts.size)).all()
-    return counts.astype(np.int64) if usable else None
+    return counts.astype(np.int64)

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import numpy as np
+
 MAX_VALUES = 3_000_000
 """Most values of JSON to parse: each takes up to about 100 bytes of memory."""
 
@@ -23,3 +25,12 @@ def parsed(content: bytes, most: int = MAX_VALUES) -> Any:
     if num_values(content) > most:
         raise OSError(f"holds more than {most:,} values")
     return json.loads(content)
+
+
+def square(rows: Any, most: int) -> np.ndarray | None:
+    """Return rows of numbers as float64 [n, n], with n at most `most`; None if they are no such."""
+    try:
+        found = np.array(rows, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if found.ndim == 2 and found.shape[0] == found.shape[1] <= most else None

@@ -26,6 +26,7 @@ from evaluation.puzzles import parse_puzzle
 from runtime.errors import ConfigError, DatasetError
 from runtime.schema import Count, CountOrZero, Schema, StrictBool
 from runtime.text import shown
+from training.checkpoint.trained_model import TrainedModel
 from training.config.explain import validate
 
 _PAGE = Path(__file__).parent / "page"
@@ -225,11 +226,11 @@ class _Api:
     def board(self, sent: Any) -> Event:
         """Draw a puzzle with the demonstrations of its task, its text and a note on it."""
         request = validate(PuzzleRequest, sent)
-        given, puzzle = request.puzzle, self._puzzle(request.puzzle, self._model(request.model))
+        _, puzzle = self._wanted(request)
         drawn = {"svg": svg_of(asked(puzzle)), "text": _text(puzzle), "note": note_on(puzzle)}
-        if given.data is None:
+        if request.puzzle.data is None:
             return {**drawn, "label": "", "pairs": []}
-        pairs = self._shelf.data[given.data].demonstrations(puzzle)
+        pairs = self._shelf.data[request.puzzle.data].demonstrations(puzzle)
         return {**drawn, "label": label(puzzle), "pairs": [_pair_drawn(pair) for pair in pairs]}
 
     def example(self, sent: Any) -> Event:
@@ -278,36 +279,31 @@ class _Api:
 
     def think(self, sent: Any) -> Callable[[Callable[[Event], object]], None]:
         """Return a function that solves a puzzle and reports each event as it happens."""
-        wanted = validate(ThinkRequest, sent)
-        model = self._model(wanted.model)
-        puzzle = self._puzzle(wanted.puzzle, model)
-        return partial(self._thinker.think, model.trained, puzzle, wanted)
+        request = validate(ThinkRequest, sent)
+        return partial(self._thinker.think, *self._wanted(request), request)
 
     def inside(self, sent: Any) -> Event:
         """Return what a model does inside while it solves a puzzle."""
         request = validate(InsideRequest, sent)
-        model = self._model(request.model)
-        puzzle = self._puzzle(request.puzzle, model)
-        return looked_inside(model.trained, puzzle, request.steps)
+        return looked_inside(*self._wanted(request), request.steps)
 
     def influence(self, sent: Any) -> Event:
         """Return which cells listen to which after a step."""
         request = validate(InfluenceRequest, sent)
-        model = self._model(request.model)
-        puzzle = self._puzzle(request.puzzle, model)
         asked = (request.steps, request.step, request.of)
-        return {"map": listened(model.trained, puzzle, *asked)}
+        return {"map": listened(*self._wanted(request), *asked)}
 
     def _model(self, number: int) -> Model:
         return at(self._shelf.models, number, "model")
 
-    def _puzzle(self, given: GivenPuzzle, model: Model) -> Puzzle:
-        """Return the puzzle of a request.
+    def _wanted(self, request: PuzzleRequest) -> tuple[TrainedModel, Puzzle]:
+        """Return the model and the puzzle of a request.
 
         Raises:
             DatasetError: it is not a puzzle, or the model does not read it.
         """
-        kind, facts = model.kind, model.trained.facts
+        model, given = self._model(request.model), request.puzzle
+        trained, kind = model.trained, model.kind
         if given.data is not None:
             data = at(self._shelf.data, given.data, "data set")
             puzzle = model.as_known(data.puzzles([given.row])[0])
@@ -321,9 +317,9 @@ class _Api:
         if kind is not None and puzzle.kind is not kind:
             read = f"the model reads {kind.name} puzzles"
             raise DatasetError(f"this is a {puzzle.kind.name} puzzle; {read}")
-        if facts is not None and puzzle.question.size != facts.seq_len:
+        if (facts := trained.facts) is not None and puzzle.question.size != facts.seq_len:
             raise DatasetError(f"{puzzle.question.size} cells; the model reads {facts.seq_len}")
-        return puzzle
+        return trained, puzzle
 
 
 def _named(name: str, describe: Callable[[], Event]) -> Event:

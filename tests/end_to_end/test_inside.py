@@ -174,3 +174,7 @@ def test_the_report_shows_the_probes(
     broken["inside"] = {"all": {"path": {"path": {"paths": [[1, "x"], None]}}, "influence": 3}}
     (folder / "eval_step_16_inside.json").write_text(json.dumps(broken))
     assert "The way to" in inside_html(read_run(folder), Page("report", ""))
+    too_large = 10**400  # For a float.
+    broken["inside"]["all"]["influence"] = {"influence": {"mean": [[too_large]]}}
+    (folder / "eval_step_16_inside.json").write_text(json.dumps(broken))
+    assert "Who listens" not in inside_html(read_run(folder), Page("report", ""))
