@@ -70,10 +70,8 @@ def line(
 
 def _error_bars(estimates: Sequence[Estimate | None], colour: str) -> dict[str, Any]:
     def ends(name: str) -> list[float | None]:
-        far = [(e and getattr(e, name), e and e.value) for e in estimates]
-        return [
-            None if end is None or value is None else short(abs(end - value)) for end, value in far
-        ]
+        far = [(one.value, getattr(one, name)) if one else (0.0, None) for one in estimates]
+        return [None if end is None else short(abs(end - value)) for value, end in far]
 
     bars = {"type": "data", "symmetric": False, "array": ends("high"), "arrayminus": ends("low")}
     return {**bars, "color": colour, "thickness": 1.2, "width": 3}

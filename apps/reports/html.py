@@ -52,9 +52,8 @@ def share(estimate: Estimate | None) -> Cell:
     """Return a cell with a share in percent and its interval."""
     if estimate is None:
         return MISSING
-    html = percent(estimate.value)
-    if estimate.low is not None and estimate.high is not None:
-        html += f" <small>{interval(estimate.low, estimate.high)}</small>"
+    ends = interval(estimate)
+    html = percent(estimate.value) + (f" <small>{ends}</small>" if ends else "")
     return Cell(html, estimate.value, "n")
 
 
@@ -65,9 +64,11 @@ def percent(value: float) -> str:
     return "over 99.9 %" if 0.9995 < value < 1 else f"{100 * value:.1f} %"
 
 
-def interval(low: float, high: float) -> str:
-    """Return the ends of an interval in percent."""
-    return f"{100 * low:.1f} to {100 * high:.1f}"
+def interval(estimate: Estimate) -> str:
+    """Return the ends of a share's interval in percent, "" if not known."""
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, sortable: bool = False) -> str:

@@ -51,7 +51,7 @@ def steps_figure(records: Records | None, longer: Sequence[Result] = ()) -> Figu
     """Return the exact accuracy after each ACT step, and in evaluations that think longer."""
     data: list[dict[str, Any]] = []
     if records is not None and "right_after_1" in records:
-        named = map(_RIGHT_AFTER.fullmatch, records.columns)
+        named = map(_RIGHT_AFTER.fullmatch, records)
         steps = sorted((int(name[1]), name[0]) for name in named if name)
         shares = [_share(records[column]) for _, column in steps]
         name = f"{np.isfinite(records['right_after_1']).sum():,} puzzles"

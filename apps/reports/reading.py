@@ -49,17 +49,10 @@ _NOT_RESULTS = ("submission", SWEEP, "results.json")  # Names of other JSON file
 _NAME = re.compile(r"(train|eval|diagnose|speed|memory)/[^\x00-\x1f<>&\"']{1,100}")
 
 
-@dataclass
-class Records:
-    """The records of an evaluation's puzzles: columns, float64 [rows]; NaN: not known."""
-
-    columns: dict[str, np.ndarray]
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self.columns[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.columns and bool(np.isfinite(self.columns[name]).any())
+Records = dict[str, np.ndarray]
+"""The records of an evaluation's puzzles: columns by name, float64 [rows], each with a finite
+value; NaN: not known.
+"""
 
 
 @dataclass
@@ -275,7 +268,7 @@ def _read_records(run: Run, result: Result, path: Path, budget: _Budget) -> None
     """Read the files beside an evaluation's JSON."""
     table, answers = (path.with_name(f"{path.stem}{RECORDS}{end}") for end in (".csv", ".json"))
     with run.noting(shown(table.name)), opened_without_links(table) as file:
-        result.records = Records(_columns(file))
+        result.records = _columns(file)
     with run.noting(shown(answers.name)):
         content = budget.read(answers)
         result.answers = content if isinstance(content, dict) else None
@@ -294,8 +287,8 @@ def rows_of(file: BinaryIO) -> Iterator[list[str]]:
             yield cells[:_MAX_COLUMNS]
 
 
-def _columns(file: BinaryIO) -> dict[str, np.ndarray]:
-    """Read a table of numbers; any other cell becomes NaN."""
+def _columns(file: BinaryIO) -> Records:
+    """Read a table of numbers; any other cell becomes NaN, and columns of NaN are left out."""
     rows = rows_of(file)
     names = next(rows, [])
     columns = [array("d") for _ in names]
@@ -303,8 +296,8 @@ def _columns(file: BinaryIO) -> dict[str, np.ndarray]:
         for column, cell in zip(columns, cells, strict=True):
             value = number_in(cell)
             column.append(math.nan if value is None or abs(value) > _LARGEST else value)
-    arrays = (np.frombuffer(column) if column else np.zeros(0) for column in columns)
-    return dict(zip(names, arrays, strict=True))
+    found = zip(names, map(np.asarray, columns), strict=True)
+    return {name: values for name, values in found if np.isfinite(values).any()}
 
 
 def read_without_links(path: Path, limit: int) -> bytes:

@@ -70,10 +70,8 @@ def header(kicker: str, title: str, lead: str, tiles: list[str]) -> str:
 
 def headline_tile(best: Headline) -> str:
     """Return the first tile: the headline with its interval."""
-    more = text(best.words)
-    if best.estimate.low is not None and best.estimate.high is not None:
-        more = f"95 %: {interval(best.estimate.low, best.estimate.high)} %<br>{more}"
-    bar = interval_bar(best.estimate)
+    ends, bar = interval(best.estimate), interval_bar(best.estimate)
+    more = (f"95 %: {ends} %<br>" if ends else "") + text(best.words)
     return tile(text(best.name), percent(best.estimate.value), more, extra=bar, first=True)
 
 

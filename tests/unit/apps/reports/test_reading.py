@@ -40,7 +40,7 @@ def test_metrics_beyond_the_limits_and_other_values_than_numbers_are_left_out(
     assert records is not None
     assert records["q_halt"].tolist() == [0.5]
     assert "right_after_1024" in records
-    assert all(column.dtype == np.float64 for column in records.columns.values())
+    assert all(column.dtype == np.float64 for column in records.values())
 
 
 HALF = b'{"step": 3, "train/lr": 1.0, "train/lm_l'
@@ -156,7 +156,7 @@ def test_records_of_any_content(make_run_folder: Make) -> None:
     table.write_bytes(b"")
     records = read_run(folder).results[0].records
     assert records is not None
-    assert records.columns == {}
+    assert records == {}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"7", b"[" * 200_000, b'{"a": NaN}'])
