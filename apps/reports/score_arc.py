@@ -70,9 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if [file.suffix for file in options.predictions] == [".json"]:
             found = score_submission(options.predictions[0], options.tasks, options.page)
-            sys.stdout.write(f"{json.dumps(found)}\n")
         else:
-            run(options.predictions, options.tasks, options.submission, options.ks)
+            found = run(options.predictions, options.tasks, options.submission, options.ks)
+        sys.stdout.write(f"{json.dumps(found)}\n")
     except DatasetError as error:
         sys.stderr.write(f"{parser.prog}: {shown(error, 10_000)}\n")
         return EXIT_DATA
@@ -81,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(
     predictions: Sequence[Path], tasks_path: Path, submission_path: Path | None, ks: Sequence[int]
-) -> None:
-    """Count the votes of all files and print the result."""
+) -> dict[str, Any]:
+    """Count the votes of all files and return the result."""
     content = read_json(tasks_path)
     if not isinstance(content, dict):
         raise DatasetError(f"{tasks_path}: expected an object with identifiers and test_puzzles")
@@ -100,12 +100,11 @@ def run(
     if tally.num_unmatched:
         rows = f"{tally.num_unmatched} of {tally.num_predictions} predictions"
         sys.stderr.write(f"{rows} match no test input of their task and are not counted\n")
-    result = {
+    return {
         "score_per_test_output": {f"ARC/pass@{k}": scores[f"pass@{k}"] for k in ks if scores},
         "score_per_task_all_outputs": {f"pass@{k}": scores[f"task_pass@{k}"] for k in ks if scores},
         "submission": attempts,
     }
-    sys.stdout.write(json.dumps(result) + "\n")
 
 
 def score_submission(path: Path, tasks_path: Path, page: Path | None = None) -> dict[str, Any]:
