@@ -12,6 +12,7 @@ identifier. Evaluation tasks give their demonstration pairs to the train split a
 to the test split. All other tasks give all pairs to train. The same command gives the same bytes.
 """
 
+import math
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -28,8 +29,11 @@ from dataset.command_line import SEED, Flags, Parser, flag, given_flags, integer
 from dataset.format import schema
 from dataset.format.files import write_array, write_json
 from dataset.format.schema import (
+    ARC_FIRST_COLOUR_TOKEN,
     ARC_PIXELS,
     ARC_PIXELS_NAME,
+    ARC_SIDE,
+    ARC_VOCAB_SIZE,
     AUGMENTATIONS_NAME,
     BLANK_NAME,
     IDENTIFIERS_NAME,
@@ -87,6 +91,13 @@ _FLAGS: Flags = {
         "action": "store_true",
         "help": "with --materialize: leave training examples in the corner of the canvas",
     },
+    "--fit": {
+        "action": "store_true",
+        "help": "draw the grids on the smallest canvas that holds them all, number the colours of"
+        " each task from 1, and turn and mirror them without further recolouring; not with"
+        " --materialize",
+        "default": None,
+    },
     "--selection-size": flag(
         "train on the demonstrations alone of this many training tasks, and write their test pairs"
         " as the split `selection`, for choosing a checkpoint",
@@ -123,6 +134,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Namespace:
         options.output_dir = options.output_dir or _PUBLISHED_OUTPUT_DIR
     if options.no_shift and not options.materialize:
         parser.error("--no-shift is for --materialize")
+    if options.fit and options.materialize:
+        parser.error("--fit is not for --materialize")
     if options.output_dir is None:
         parser.error("--output-dir is needed with these sources")
     return options
@@ -153,6 +166,13 @@ class _Group(NamedTuple):
     task: Task
     augmentations: np.ndarray
     first_identifier: int
+
+
+class _Frame(NamedTuple):
+    """The canvas and the vocabulary of all examples."""
+
+    side: int = ARC_SIDE
+    vocab_size: int = ARC_VOCAB_SIZE
 
 
 def build(options: Namespace, source: Source | None = None) -> str:
@@ -207,12 +227,16 @@ def _write(
     groups, names = [], [BLANK_NAME] * unused
     for given in bar(tasks, "augment", "tasks"):
         task = replace(given, is_evaluation=given.is_evaluation or given.name in selected)
-        augmentations = draw_augmentations(task.name, task.pairs, options.num_aug, options.seed)
-        groups.append(_Group(task, augmentations, identifier))
+        fewest = arc.fewest_colours(task) if options.fit else IDENTITY
+        shown = arc.recoloured(task, fewest)
+        augmentations = draw_augmentations(
+            task.name, shown.pairs, options.num_aug, options.seed, recolour=not options.fit
+        )
+        groups.append(_Group(shown, augmentations, identifier))
         identifier += len(augmentations)
-        names.append(task.name)
-        for view, *colours in augmentations[1:].tolist():
-            names.append(format_identifier(task.name, view, np.array([0, *colours])))
+        for view, *colours in augmentations.tolist():
+            names.append(format_identifier(task.name, view, np.array([0, *colours])[fewest]))
+    frame = _fitting(groups) if options.fit else _Frame()
     fewer = [len(group.augmentations) <= options.num_aug for group in groups]
     counts: dict[str, Any] = {"tasks_with_fewer_augmentations": sum(fewer)}
     evaluated = [group for group in groups if group.task.is_evaluation]
@@ -222,27 +246,51 @@ def _write(
         ("selection", [group for group in evaluated if group.task.name in selected], test_pairs),
     ):
         if chosen:
-            arrays = _lazy_set(chosen, pairs_of)
-            _write_set(directory / split, arrays, identifier, options)
+            arrays = _lazy_set(chosen, pairs_of, frame.side)
+            _write_set(directory / split, arrays, identifier, frame, options)
             counts[split] = {"puzzles": arrays.num_puzzles, "examples": arrays.num_examples}
     if not options.materialize:
         rows = np.tile(IDENTITY, (unused, 1))  # View 0, and colours 1 to 9 unchanged.
         drawn = np.concatenate([rows, *(group.augmentations for group in groups)])
         write_array(directory / AUGMENTATIONS_NAME, drawn, np.uint8)
     write_json(directory / IDENTIFIERS_NAME, names, compact=True)
-    tested = [replace(task, test=tuple(test_pairs(task))) for task, *_ in evaluated]
-    puzzles = {task.name: task.to_json() for task in tested}
+    originals = {task.name: task for task in tasks}
+    tested = [originals[group.task.name] for group in evaluated]
+    puzzles = {one.name: replace(one, test=tuple(test_pairs(one))).to_json() for one in tested}
     write_json(directory / TEST_PUZZLES_NAME, puzzles, compact=True)
     return counts
 
 
-def _lazy_set(groups: Sequence[_Group], pairs_of: Callable[[Task], Sequence[Pair]]) -> LazyArcSet:
+def _fitting(groups: Sequence[_Group]) -> _Frame:
+    """Return the smallest frame that holds all grids, in all views, and a border on all sides.
+
+    Unknown outputs are taken to be as much larger than their inputs as in the other pairs.
+    """
+    side, colour = 1, 1
+    for task, *_ in groups:
+        known = [grid for pair in task.pairs for grid in pair if grid is not None]
+        colour = max(colour, *(int(grid.max()) for grid in known))
+        grows = max(
+            after / before
+            for question, output in task.train
+            if output is not None
+            for after, before in zip(output.shape, question.shape, strict=True)
+        )
+        asked = [length for question, _ in task.test for length in question.shape]
+        lengths = [length for grid in known for length in grid.shape]
+        side = max(side, *lengths, *(math.ceil(length * grows) for length in asked))
+    return _Frame(min(side + 1, ARC_SIDE), ARC_FIRST_COLOUR_TOKEN + 1 + colour)
+
+
+def _lazy_set(
+    groups: Sequence[_Group], pairs_of: Callable[[Task], Sequence[Pair]], side: int
+) -> LazyArcSet:
     pairs = [pairs_of(group.task) for group in groups]
     num_pairs = np.array([len(of_task) for of_task in pairs])
     num_puzzles = np.array([len(group.augmentations) for group in groups])
     inputs, labels = (
-        np.stack([arc.encode_canvas(pair[side]) for of_task in pairs for pair in of_task])
-        for side in (0, 1)
+        np.stack([arc.encode_canvas(pair[part], side) for of_task in pairs for pair in of_task])
+        for part in (0, 1)
     )
     identifiers = [one.first_identifier + np.arange(len(one.augmentations)) for one in groups]
     return LazyArcSet(
@@ -264,11 +312,14 @@ def _offsets(counts: np.ndarray) -> np.ndarray:
 
 
 def _write_set(
-    split_dir: Path, arrays: LazyArcSet, num_identifiers: int, options: Namespace
+    split_dir: Path, arrays: LazyArcSet, num_identifiers: int, frame: _Frame, options: Namespace
 ) -> None:
     metadata = schema.PuzzleDatasetMetadata(
-        **schema.LAZY_ARC_FACTS,
+        pad_id=0,
+        ignore_label_id=0,
         blank_identifier_id=0,
+        vocab_size=frame.vocab_size,
+        seq_len=frame.side**2,
         num_puzzle_identifiers=num_identifiers,
         total_groups=arrays.num_groups,
         mean_puzzle_examples=arrays.num_examples / arrays.num_puzzles,

@@ -39,7 +39,11 @@ def undo_grid(grid: np.ndarray, view: int, colours: np.ndarray) -> np.ndarray:
 
 
 def format_identifier(task: str, view: int, colours: np.ndarray) -> str:
-    """Return the name of an augmentation: TASK|||t3|||0192837465. `colours` must keep 0."""
+    """Return the name of an augmentation: TASK|||t3|||0192837465, or TASK if it changes nothing.
+    `colours` must keep 0.
+    """
+    if view == 0 and np.array_equal(colours, IDENTITY):
+        return task
     digits = (np.asarray(colours, np.uint8) + ord("0")).tobytes().decode("ascii")
     return f"{task}{_SEPARATOR}t{view}{_SEPARATOR}{digits}"
 
@@ -72,12 +76,15 @@ def pair_key(pair: Pair, view: int = 0) -> bytes:
     return b"".join(bytes(100 + side for side in grid.shape) + grid.tobytes() for grid in grids)
 
 
-def draw_augmentations(task: str, pairs: Sequence[Pair], num_aug: int, seed: int) -> np.ndarray:
+def draw_augmentations(
+    task: str, pairs: Sequence[Pair], num_aug: int, seed: int, *, recolour: bool = True
+) -> np.ndarray:
     """Draw `num_aug` different augmentations of a task, uniformly; the original comes first.
 
     A draw that repeats the pairs of an earlier one, in any order, is dropped. After 5 * num_aug
     draws the list ends, even if it is short. It depends only on the seed, the name and the pairs:
-    a task has the same augmentations in every data set.
+    a task has the same augmentations in every data set. Without `recolour` they are the views that
+    differ, in order.
 
     Returns:
         uint8 [1 + found, 10]: the view, then the new colours of 1 to 9.
@@ -91,6 +98,9 @@ def draw_augmentations(task: str, pairs: Sequence[Pair], num_aug: int, seed: int
     drawn[0] = IDENTITY  # View 0, and colours 1 to 9 unchanged.
     drawn[1:, 0], orders = np.divmod(choices, factorial(9))
     drawn[1:, 1:] = _colour_orders()[orders]
+    if not recolour:
+        drawn = np.tile(drawn[0], (NUM_VIEWS, 1))
+        drawn[:, 0] = range(NUM_VIEWS)
     no_colours = bytes(range(ARC_NUM_COLOURS, 256))
     kept, seen = list[int](), set[object]()
     for row, one in enumerate(map(bytes, drawn)):

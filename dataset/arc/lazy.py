@@ -4,23 +4,24 @@
 Compiled code recolours, turns and moves it into the row that the published builder would write.
 """
 
+from math import isqrt
+
 import numpy as np
 
 from dataset.compiled import compiled
 from dataset.format import schema
-from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_PALETTE, ARC_SIDE, LazyArcSet
+from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_PALETTE, LazyArcSet
 from runtime.streams import Stream, random_words
 
 # Constants of the kernels must be defined in this file: see `dataset.compiled`.
-_SIDE, _BORDER, _FIRST_COLOUR = 30, 1, 2
-assert (_SIDE, _FIRST_COLOUR) == (ARC_SIDE, ARC_FIRST_COLOUR_TOKEN)
-assert _BORDER == schema.ARC_BORDER_TOKEN
+_BORDER, _FIRST_COLOUR = 1, 2
+assert (_BORDER, _FIRST_COLOUR) == (schema.ARC_BORDER_TOKEN, ARC_FIRST_COLOUR_TOKEN)
 
 # By view: 1 if its first cell is in the last stored row, 1 if it is in the last stored column, and
-# the steps, in stored cells, to the cell below and to the cell on the right.
+# the steps, in stored rows and columns, to the cell below and to the cell on the right.
 _STEPS = (
-    *((0, 0, _SIDE, 1), (0, 1, -1, _SIDE), (1, 1, -_SIDE, -1), (1, 0, 1, -_SIDE)),
-    *((0, 1, _SIDE, -1), (1, 0, -_SIDE, 1), (0, 0, 1, _SIDE), (1, 1, -1, -_SIDE)),
+    *((0, 0, 1, 0, 0, 1), (0, 1, 0, -1, 1, 0), (1, 1, -1, 0, 0, -1), (1, 0, 0, 1, -1, 0)),
+    *((0, 1, 1, 0, 0, -1), (1, 0, -1, 0, 0, 1), (0, 0, 0, 1, 1, 0), (1, 1, 0, -1, -1, 0)),
 )
 
 # Red, green and blue by token; unknown for padding and border.
@@ -31,7 +32,7 @@ _PIXELS[ARC_FIRST_COLOUR_TOKEN:] = [list(bytes.fromhex(colour[1:])) for colour i
 def read_rows(
     arrays: LazyArcSet, rows: np.ndarray | slice, shifts: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows as a batch: (inputs, labels), int32 [b, 900]; labels are -100 in the padding.
+    """Return rows as a batch: (inputs, labels), int32 [b, S]; labels are -100 in the padding.
 
     Args:
         rows: the examples, numbered as in `arrays.puzzle_indices`: int64 [b], or a slice of step 1.
@@ -39,8 +40,9 @@ def read_rows(
             where both grids begin, uniformly among the places that fit both. 0 or None: top left.
     """
     chosen = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-    inputs = np.zeros((len(chosen), ARC_SIDE * ARC_SIDE), dtype=np.int32)
-    labels = np.full((len(chosen), ARC_SIDE * ARC_SIDE), schema.IGNORE_LABEL_ID, dtype=np.int32)
+    shape = (len(chosen), arrays.inputs.shape[1])
+    inputs = np.zeros(shape, dtype=np.int32)
+    labels = np.full(shape, schema.IGNORE_LABEL_ID, dtype=np.int32)
     draw_rows(arrays, chosen, shifts, inputs, labels)
     return inputs, labels
 
@@ -52,7 +54,7 @@ def draw_rows(
     inputs: np.ndarray,
     labels: np.ndarray,
 ) -> None:
-    """Draw grids and borders onto the canvases `inputs` and `labels`, [b, 900] of any integer type.
+    """Draw grids and borders onto the canvases `inputs` and `labels`, [b, S] of any integer type.
 
     For `rows`, int64 [b], and `shifts` see `read_rows`.
     """
@@ -64,7 +66,8 @@ def draw_rows(
     if shifts is None:
         shifts = np.zeros(len(rows), dtype=np.uint64)
     grids, answers = arrays.inputs[stored], arrays.labels[stored]
-    _draw(grids, answers, arrays.augmentations[puzzles], shifts, inputs, labels)
+    side = isqrt(arrays.inputs.shape[1])
+    _draw(grids, answers, side, arrays.augmentations[puzzles], shifts, inputs, labels)
 
 
 def colour_pixels(labels: np.ndarray) -> np.ndarray:
@@ -91,45 +94,48 @@ def unshifted_rows(arrays: LazyArcSet, seed: int) -> np.ndarray:
 
 
 @compiled
-def _draw(stored_inputs, stored_labels, augmentations, shifts, inputs, labels):
+def _draw(stored_inputs, stored_labels, side, augmentations, shifts, inputs, labels):
     for row in range(len(stored_inputs)):
         view = augmentations[row, 0]
-        height_in, width_in = _sides(stored_inputs[row])
-        height_out, width_out = _sides(stored_labels[row])
+        height_in, width_in = _sides(stored_inputs[row], side)
+        height_out, width_out = _sides(stored_labels[row], side)
         height, width = max(height_in, height_out), max(width_in, width_out)
         if view in (1, 3, 6, 7):
             height, width = width, height
         # A half word times the number of choices, divided by 2**32.
         half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
-        top = np.int64(((shifts[row] >> half) * np.uint64(_SIDE - height + 1)) >> half)
-        left = np.int64(((shifts[row] & mask) * np.uint64(_SIDE - width + 1)) >> half)
+        top = np.int64(((shifts[row] >> half) * np.uint64(side - height + 1)) >> half)
+        left = np.int64(((shifts[row] & mask) * np.uint64(side - width + 1)) >> half)
         colours = augmentations[row]
-        _place(stored_inputs[row], height_in, width_in, view, colours, top, left, inputs[row])
-        _place(stored_labels[row], height_out, width_out, view, colours, top, left, labels[row])
+        place = side, top, left
+        _place(stored_inputs[row], height_in, width_in, view, colours, place, inputs[row])
+        _place(stored_labels[row], height_out, width_out, view, colours, place, labels[row])
 
 
 @compiled
-def _sides(canvas):
+def _sides(canvas, side):
     height = 0
-    while height < _SIDE and canvas[height * _SIDE] >= _FIRST_COLOUR:
+    while height < side and canvas[height * side] >= _FIRST_COLOUR:
         height += 1
     width = 0
-    while width < _SIDE and canvas[width] >= _FIRST_COLOUR:
+    while width < side and canvas[width] >= _FIRST_COLOUR:
         width += 1
     return height, width
 
 
 @compiled
-def _place(stored, height, width, view, colours, top, left, canvas):
+def _place(stored, height, width, view, colours, place, canvas):
     if height == 0:
         return
-    last_row, last_column, down, right = _STEPS[view]
-    first = last_row * (height - 1) * _SIDE + last_column * (width - 1)
+    side, top, left = place
+    last_row, last_column, row_down, column_down, row_right, column_right = _STEPS[view]
+    down, right = row_down * side + column_down, row_right * side + column_right
+    first = last_row * (height - 1) * side + last_column * (width - 1)
     if view in (1, 3, 6, 7):
         height, width = width, height
 
     for r in range(height):
-        source, target = first + r * down, (top + r) * _SIDE + left
+        source, target = first + r * down, (top + r) * side + left
         for c in range(width):
             token = stored[source]
             # colours[0] is the view; colour 0 (token 2) never changes.
@@ -137,9 +143,9 @@ def _place(stored, height, width, view, colours, top, left, canvas):
                 token = colours[token - _FIRST_COLOUR] + _FIRST_COLOUR
             canvas[target + c] = token
             source += right
-        if left + width < _SIDE:
+        if left + width < side:
             canvas[target + width] = _BORDER
-    if top + height < _SIDE:
-        target = (top + height) * _SIDE + left
+    if top + height < side:
+        target = (top + height) * side + left
         for c in range(width):
             canvas[target + c] = _BORDER

@@ -259,18 +259,38 @@ def merge_tasks(tasks: Sequence[Task]) -> tuple[list[Task], int]:
     return list(kept.values()), len(tasks) - len(kept)
 
 
+def fewest_colours(task: Task) -> np.ndarray:
+    """Return new colours, uint8 [10]: 0 stays, the task's other colours become 1, 2, ... in their
+    order, and those that it does not use follow.
+    """
+    grids = [grid.ravel() for pair in task.pairs for grid in pair if grid is not None]
+    used = np.unique(np.concatenate([[0], *grids]))
+    order = [*used, *np.setdiff1d(np.arange(ARC_NUM_COLOURS), used)]
+    return np.argsort(order).astype(np.uint8)
+
+
+def recoloured(task: Task, colours: np.ndarray) -> Task:
+    """Return the task with new = colours[old] in all grids; `colours` is uint8 [10]."""
+
+    def changed(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+        return tuple((colours[a], None if b is None else colours[b]) for a, b in pairs)
+
+    return replace(task, train=changed(task.train), test=changed(task.test))
+
+
 def _content(task: Task) -> tuple[list[Any], ...]:
     parts = (task.train, task.test) if task.is_evaluation else (task.pairs,)
     return tuple(sorted(map(pair_key, part)) for part in parts)
 
 
-def encode_canvas(grid: np.ndarray | None) -> np.ndarray:
-    """Draw a grid, uint8 [h, w], in the top left corner of a canvas; return tokens, uint8 [900].
+def encode_canvas(grid: np.ndarray | None, side: int = ARC_SIDE) -> np.ndarray:
+    """Draw a grid, uint8 [h, w], in the top left corner of a square canvas; return its tokens,
+    uint8 [side * side].
 
     0 is padding, 2 to 11 are the colours. 1 is the border, directly below and on the right of the
     grid, without the corner, as far as the canvas has room. For None all tokens are padding.
     """
-    canvas = np.zeros((ARC_SIDE, ARC_SIDE), dtype=np.uint8)
+    canvas = np.zeros((side, side), dtype=np.uint8)
     if grid is not None:
         height, width = grid.shape
         canvas[:height, :width] = grid + ARC_FIRST_COLOUR_TOKEN

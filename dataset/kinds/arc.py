@@ -26,7 +26,7 @@ class ArcKind(Kind):
         return ARC_VOCAB_SIZE
 
     def fits(self, seq_len: int, vocab_size: int) -> bool:
-        return isqrt(seq_len) ** 2 == seq_len and vocab_size == ARC_VOCAB_SIZE
+        return isqrt(seq_len) ** 2 == seq_len and vocab_size <= ARC_VOCAB_SIZE
 
     def board(self, size: int) -> BoardLook:
         return BoardLook(tuple(colour_tokens(ARC_PALETTE, ARC_FIRST_COLOUR_TOKEN)), canvas=True)

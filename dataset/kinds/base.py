@@ -289,8 +289,9 @@ def kind_named(name: str) -> Kind:
 
 
 def kinds_with(seq_len: int, vocab_size: int) -> list[Kind]:
-    """Return the kinds that can have `seq_len` cells and `vocab_size` tokens.
+    """Return the kinds that can have `seq_len` cells and `vocab_size` tokens, all that they know.
 
     There may be several: with 4 x 4 cells and 6 tokens, Sudoku and maze.
     """
-    return [kind for kind in map(KINDS.load, KINDS) if kind.fits(seq_len, vocab_size)]
+    fitting = [kind for kind in map(KINDS.load, KINDS) if kind.fits(seq_len, vocab_size)]
+    return [kind for kind in fitting if kind.vocab_size(isqrt(seq_len)) == vocab_size]

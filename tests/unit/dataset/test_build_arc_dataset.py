@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,27 @@ def examples_by_name(folder: Path, split: str) -> dict[str, list[list[Any]]]:
 
 
 def grid_on(canvas: np.ndarray) -> list[list[int]]:
-    cells = canvas.reshape(30, 30)
+    cells = canvas.reshape(isqrt(len(canvas)), -1)
     is_colour = cells > 1
     return (cells[np.ix_(is_colour.any(axis=1), is_colour.any(axis=0))] - 2).tolist()
 
 
-def test_every_puzzle_is_its_task_augmented(lazy_arc: Path, arc_tasks: Path) -> None:
+@pytest.fixture(scope="module")
+def fitting_arc(arc_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(arc_tasks, tmp_path_factory.mktemp("arc") / "fitting", "--fit")
+
+
+@pytest.mark.parametrize("built", ["lazy_arc", "fitting_arc"])
+def test_every_puzzle_is_its_task_augmented(
+    built: str, arc_tasks: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = request.getfixturevalue(built)
     for split, number in (("train", 35), ("test", 14)):
-        found = examples_by_name(lazy_arc, split)
-        assert len(found) == number
+        found = examples_by_name(folder, split)
+        if built == "lazy_arc":
+            assert len(found) == number
+        else:
+            assert set(map(view_of, found)) == set(range(8))
         for name, examples in found.items():
             task, view, colours = parse_identifier(name)
             (path,) = arc_tasks.glob(f"*/{task}.json")
@@ -62,6 +75,32 @@ def test_every_puzzle_is_its_task_augmented(lazy_arc: Path, arc_tasks: Path) -> 
             assert examples == [
                 [augment_grid(grid, view, colours).tolist() for grid in pair] for pair in grids
             ]
+
+
+def view_of(name: str) -> int:
+    return parse_identifier(name)[1]
+
+
+def test_a_fitting_set_has_the_smallest_canvas_and_vocabulary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Outputs are twice as wide, so that of the test input may need 8 columns, and one for a border.
+    question, answer = [[0, 7], [4, 4]], [[7, 7, 0, 4], [4, 4, 4, 4]]
+    task = {"train": [{"input": question, "output": answer}], "test": [{"input": [[9, 0, 0, 0]]}]}
+    (tmp_path / "kaggle_evaluation_challenges.json").write_text(json.dumps({"t": task}))
+    flags = ["--input-file-prefix", str(tmp_path / "kaggle"), "--subsets", "evaluation", "--fit"]
+    assert main([*flags, "--output-dir", str(tmp_path / "built")]) == 0
+    for split in ("train", "test"):
+        metadata, _ = load_split(tmp_path / "built" / split)
+        assert (metadata.seq_len, metadata.vocab_size) == (81, 6)  # Colours 0, 4, 7 and 9.
+    names = read_json(tmp_path / "built/identifiers.json")
+    assert names[1] == "t|||t0|||0456178293"
+    assert read_json(tmp_path / "built/test_puzzles.json") == {"t": task}
+    [[first], *_] = examples_by_name(tmp_path / "built", "train").values()
+    assert first == [[[0, 2], [1, 1]], [[2, 2, 0, 1], [1, 1, 1, 1]]]
+    with pytest.raises(SystemExit):
+        main([*flags, "--output-dir", "x", "--materialize"])
+    assert "--fit is not for --materialize" in capsys.readouterr().err
 
 
 def test_identifiers_and_facts(lazy_arc: Path) -> None:
