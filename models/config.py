@@ -132,6 +132,8 @@ class RecurrenceConfig(Schema):
     overrides: ClassVar[dict[str, FieldInfo]] = {}
     # Whether the model guesses and finds contradictions, so that evaluations can search with it.
     searches: ClassVar[bool] = False
+    # Whether the same weights fit grids of all sizes, and smaller vocabularies.
+    any_canvas: ClassVar[bool] = False
     # Why noise cannot make its chains differ, and what to use instead; "": noise can.
     takes_no_noise: ClassVar[str] = ""
 
@@ -241,6 +243,11 @@ class RecurrenceConfig(Schema):
     def rows_per_target(self) -> int:
         """One row in this many gets a target for q_continue."""
         return max((one.rows_per_target for one in self.techniques.active.values()), default=1)
+
+    @property
+    def puzzle_emb_width(self) -> int:
+        """Numbers in a row of the puzzle embedding."""
+        return self.puzzle_emb_ndim
 
     @property
     def num_prefix(self) -> int:

@@ -135,8 +135,8 @@ class Recurrence(nn.Module):
         # Q last: gradients of a state are added in this order; another order changes their bits.
         self.read_in_order = [self.heads[n] for n in sorted(self.heads, key=lambda n: n == "q")]
         self.puzzle_emb = None
-        if config.num_prefix:
-            rows, width = facts.num_puzzle_identifiers, config.puzzle_emb_ndim
+        if config.puzzle_emb_ndim:
+            rows, width = facts.num_puzzle_identifiers, config.puzzle_emb_width
             self.puzzle_emb = CastedSparseEmbedding(rows, width, init_std=0.0, dtype=self.dtype)
         if config.pos_encodings == "learned":
             self.embed_pos = CastedEmbedding(T, D, init_std=D**-0.5, dtype=self.dtype)

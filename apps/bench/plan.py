@@ -146,7 +146,7 @@ class Plan:
         from apps.bench.plan_tracing import trace
 
         self.config, self.gpu, self.gpus = config, gpu, settings.gpus
-        self.network, self.width = settings.network * 1e9, config.arch.puzzle_emb_ndim
+        self.network, self.width = settings.network * 1e9, config.arch.puzzle_emb_width
         self.data, self.tests, self.source = describe_data(config, settings)
         kinds = kinds_with(self.data.seq_len, self.data.vocab_size)
         kind = kinds[0].key if len(kinds) == 1 else None

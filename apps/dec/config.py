@@ -11,6 +11,20 @@ from runtime.registry import imported
 from runtime.schema import NumLayers, Size, SizeOrZero, StrictBool
 
 
+def require_one_row(arch: RecurrenceConfig) -> None:
+    """Raise ValueError if head or loss need more than the one row that all digits share."""
+    if not isinstance(arch.heads.lm, LinearHeadConfig):
+        raise ValueError(
+            f"heads.lm.name={arch.heads.lm.name} has its own weights for each digit, but "
+            f"arch={arch.name} shares one row among all digits; use heads.lm.name=linear"
+        )
+    if arch.loss.label_smoothing:
+        raise ValueError(
+            f"loss.label_smoothing={arch.loss.label_smoothing:g} spreads over all tokens, but "
+            f"arch={arch.name} predicts digits only; use 0"
+        )
+
+
 class DECConfig(RecurrenceConfig):
     """TRM's recursion on a state for each digit and cell (Fixed-Point-Reasoner-Structures, "DEC").
     The defaults are as in that source, except `halt_exploration_prob`.
@@ -53,16 +67,7 @@ class DECConfig(RecurrenceConfig):
 
     @model_validator(mode="after")
     def _treats_digits_alike(self) -> Self:
-        if not isinstance(self.heads.lm, LinearHeadConfig):
-            raise ValueError(
-                f"heads.lm.name={self.heads.lm.name} has its own weights for each digit, but "
-                "arch=dec shares one row among all digits; use heads.lm.name=linear"
-            )
-        if self.loss.label_smoothing:
-            raise ValueError(
-                f"loss.label_smoothing={self.loss.label_smoothing:g} spreads over all tokens, but "
-                "arch=dec predicts digits only; use 0"
-            )
+        require_one_row(self)
         if not (self.units or self.mlp_t) or self.attention_bias != "none":
             raise ValueError(
                 f"arch=dec has no attention; use mlp_t=true or units=true (now {self.mlp_t} and "

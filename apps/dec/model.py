@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from apps.dec.config import DECConfig
 from models.biases.sudoku.config import SUDOKU_BOXES
-from models.config import DataFacts
+from models.config import DataFacts, RecurrenceConfig
 from models.heads.base import Answer, Examples
 from models.layers import CastedLinear, PositionSwiGLU, add_rms_norm
 from models.recurrence import Block, Latents, Rotary
@@ -105,9 +104,10 @@ class DECInner(TRMInner):
 
     block = DigitBlock
     num_kinds = 3
+    first_digit = FIRST_DIGIT
 
-    def __init__(self, config: DECConfig, facts: DataFacts) -> None:
-        self.num_digits = facts.vocab_size - FIRST_DIGIT
+    def __init__(self, config: RecurrenceConfig, facts: DataFacts) -> None:
+        self.num_digits = facts.vocab_size - self.first_digit
         super().__init__(config, facts)
         self.num_states = self.num_digits * facts.seq_len
         self.positions_first = True
@@ -123,8 +123,12 @@ class DECInner(TRMInner):
 
     def embed_puzzle(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
         """Return the embedding [B * N, S, D] of: cell empty (0), this digit (1), another (2)."""
-        digits = torch.arange(self.num_digits, device=inputs.device) + FIRST_DIGIT
+        kinds = self.kinds_of(inputs)
+        return super().embed_puzzle(kinds.flatten(0, 1), puzzle_identifiers)
+
+    def kinds_of(self, inputs: Tensor) -> Tensor:
+        """Return [B, N, S]: 0 where the cell has no digit, 1 where it has this one, 2 elsewhere."""
+        digits = torch.arange(self.num_digits, device=inputs.device) + self.first_digit
         tokens = inputs.unsqueeze(1)
         kinds = torch.where(tokens == digits.view(-1, 1), 1, 2)
-        kinds = kinds.masked_fill(tokens < FIRST_DIGIT, 0)
-        return super().embed_puzzle(kinds.flatten(0, 1), puzzle_identifiers)
+        return kinds.masked_fill(tokens < self.first_digit, 0)

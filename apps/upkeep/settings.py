@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 
 from apps.dec.config import DECConfig
+from apps.grid.config import GridConfig
 from apps.lattice.config import LatticeConfig
 from apps.sweeps.config import LAUNCHERS, SAMPLERS, SWEEPERS, SamplerConfig
 from evaluation.config import EvalConfig, SolveConfig
@@ -48,6 +49,7 @@ SECTIONS: dict[str, Any] = {
     "arch/hrm_v1": HRMConfig.model_construct(None, **AS_WIDE),
     "arch/trm": TRMConfig.model_construct(None, **AS_WIDE),
     "arch/dec": DECConfig(),
+    "arch/grid": GridConfig(),
     "arch/lattice": LatticeConfig(),
     "arch/transformer": TransformerConfig.model_construct(None, **AS_WIDE),
     "loss/act_stablemax": ACTLossConfig(),

@@ -1,0 +1,1 @@
+"""A recurrence for ARC grids: a state for each colour in each cell."""
