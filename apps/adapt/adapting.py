@@ -32,12 +32,17 @@ from training.config.overrides import parse_arguments, parse_overrides
 from training.config.schema import TrainConfig
 from training.tracking import warn
 
-# Before the user's settings: for all runs, and for those that go on from a checkpoint.
+# Before the user's settings: for all runs, and for those from a checkpoint and from scratch.
 _RUNS = (
     *("data_path=tasks", "eval_interval=null", "checkpoint_interval=100", "compile=false"),
     *("diagnose_interval=null", "logger=jsonl"),
 )
 _FROM_CHECKPOINT = ("global_batch_size=32", "lr_warmup_steps=10")
+_FROM_SCRATCH = (
+    *("arch=grid", "arch.H_cycles=1", "global_batch_size=32", "lr=1e-3", "lr_warmup_steps=20"),
+    *("ema=true", "ema_rate=0.99"),
+)
+_FEWEST_ROWS = 4
 _FROZEN = {"rows": True, "heads": "trunk", "all": False}
 
 
@@ -49,6 +54,7 @@ class AdaptSettings(Schema):
     max_time: Duration | None = None
     num_aug: CountOrZero = 200
     together: Count = 1
+    cells: Count | None = None
 
 
 class OwnSettings(Schema):
@@ -86,7 +92,7 @@ def main(
     given = parse_overrides(parse_arguments(arguments).overrides)
     settings = validate(OwnSettings, _own(given))
     others = [line for line in arguments if not _is_own(line.partition("=")[0].lstrip("+"))]
-    usual = _RUNS + _FROM_CHECKPOINT * (settings.checkpoint is not None)
+    usual = _RUNS + (_FROM_SCRATCH if settings.checkpoint is None else _FROM_CHECKPOINT)
     config = load_config(TrainConfig, "cfg_pretrain", [*usual, *others])
     if settings.checkpoint is not None:
         config = _as_trained(config, find_trained_model(Path(settings.checkpoint), warn), settings)
@@ -217,6 +223,9 @@ class Adapter:
             return read_json_object(done)
         options = ["--output-dir", str(data), "--dataset-dirs", self.settings.tasks]
         options += ["--num-aug", str(self.settings.adapt.num_aug), "--seed", str(self.config.seed)]
+        # A model that knows a canvas of 30 x 30 stays on it.
+        if self.settings.checkpoint is None or self.config.arch.any_canvas:
+            options.append("--fit")
         part.folder.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         with (
@@ -244,11 +253,15 @@ class Adapter:
         facts = load_metadata(part.folder / "data/train")
         rows_per_epoch = facts.mean_puzzle_examples * facts.total_groups
         examples = round(facts.mean_puzzle_examples * (facts.total_puzzles or 0))
+        batch_size = self.config.global_batch_size
+        if (cells := self.settings.adapt.cells) is not None:
+            batch_size = min(batch_size, max(_FEWEST_ROWS, cells // facts.seq_len))
         own: dict[str, Any] = {
+            "global_batch_size": batch_size,
             "data_path": str(part.folder / "data"),
             "checkpoint_path": str(part.folder / "run"),
             # Enough for all steps, though a batch may leave out a puzzle's last rows.
-            "epochs": math.ceil(2 * limit.most * self.config.global_batch_size / rows_per_epoch),
+            "epochs": math.ceil(2 * limit.most * batch_size / rows_per_epoch),
             "limit_train_batches": limit.most,
             "eval_split": None,
             "evaluators": [],

@@ -1,7 +1,9 @@
 """Adapting to ARC tasks: whole, killed, repeated, with malformed tasks and wrong settings."""
 
+import importlib.util
 import json
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,11 @@ import evaluate
 import pretrain
 from apps.adapt import adapting
 from apps.reports import score_arc
+from dataset.arc.tasks import Source
+from dataset.build_arc_dataset import build, parse_options
 from runtime.errors import CheckpointError, ConfigError, DatasetError, Preempted
+from training.config.composition import load_config
+from training.config.schema import TrainConfig
 
 MODEL = (
     *("arch=trm", "arch.hidden_size=16", "arch.num_heads=1", "arch.expansion=1"),
@@ -21,6 +27,11 @@ MODEL = (
     *("arch.puzzle_emb_ndim=16", "arch.puzzle_emb_len=1", "arch.forward_dtype=float32"),
     *("device=cpu", "num_threads=1"),
 )
+GRID = (
+    *("arch=grid", "arch.hidden_size=8", "arch.puzzle_emb_ndim=8", "arch.forward_dtype=float32"),
+    *("arch.H_cycles=1", "arch.L_cycles=1", "arch.halt_max_steps=2", *MODEL[-2:]),
+)
+ROOT = Path(__file__).parents[2]
 ATTEMPTS = ("attempt_1", "attempt_2")
 SMALL = ("global_batch_size=2", "adapt.steps=6", "adapt.num_aug=1", "lr=1e-2")
 
@@ -132,11 +143,18 @@ def test_time_is_shared_out(adapt: Any, tasks: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["rows", "heads", "all"])
-def test_what_is_trained(adapt: Any, tasks: Path, tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("arch", [MODEL, GRID], ids=["trm", "grid"])
+def test_what_is_trained(
+    adapt: Any, tasks: Path, tmp_path: Path, what: str, arch: tuple[str, ...]
+) -> None:
     from training.checkpoint.tensors import load_weights
 
-    adapt(tasks, name="base")
-    run = tmp_path / "base/submission_runs/aa/run"
+    run, data = tmp_path / "base", tmp_path / "data"
+    options = ("--dataset-dirs", "tasks", "--num-aug", "5", "--output-dir", str(data))
+    build(parse_options(options), Source(adapting.read_tasks(tasks, {}), {}))
+    longer = (f"checkpoint_path={run}", f"data_path={data}", "max_steps=2", "epochs=10")
+    usual = ("eval_interval=null", "logger=jsonl", "compile=false", "global_batch_size=2")
+    pretrain.run(load_config(TrainConfig, "cfg_pretrain", [*arch, *longer, *usual]))
     adapt(tasks, f"checkpoint={run}", f"adapt.what={what}", "puzzle_emb_lr=0.1", "adapt.together=2")
     one = tmp_path / "out/submission_runs/aa/run"
     before, after = (load_weights(sorted(path.glob("step_*"))[-1]) for path in (run, one))
@@ -237,3 +255,30 @@ def test_a_wrong_submission_is_named(tmp_path: Path, capsys: Any) -> None:
         submission.write_text(json.dumps(answers))
         assert score_arc.main([str(submission), str(tasks)]) == 3
         assert words in capsys.readouterr().err
+
+
+def test_the_script_for_kaggle_deals_out_the_tasks(
+    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    script = ROOT / "examples/kaggle/submit.py"
+    spec = importlib.util.spec_from_file_location("submit", script)
+    assert spec is not None and spec.loader is not None
+    submit = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(submit)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(submit, "num_gpus", lambda: 2)
+    installed = list[Any]()
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: installed.append(command))
+    made = json.loads(tasks.read_bytes())
+    tasks.write_text(json.dumps(made | {"bad": {"train": [], "test": [1, 2]}}))
+    submit.main(tasks, [*GRID, *SMALL])
+    assert installed[0][-2:] == [script.parent, "recursive-reasoning"]
+    found = json.loads((tmp_path / "submission.json").read_bytes())
+    assert {name: len(guesses) for name, guesses in found.items()} == {"aa": 1, "bb": 2, "bad": 2}
+    own = [json.loads((tmp_path / f"worker_{i}/submission.json").read_bytes()) for i in (0, 1)]
+    assert own == [{name: found[name] for name in names} for names in (("aa", "bad"), ("bb",))]
+    assert "3 of 3 tasks answered" in capsys.readouterr().out
+    # A worker that fails leaves a complete submission, too.
+    with pytest.raises(SystemExit, match=r"workers \[0, 1\] failed; run it again"):
+        submit.main(tasks, [*GRID, *SMALL, "adapt.num_aug=7"])
