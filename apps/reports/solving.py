@@ -45,9 +45,15 @@ Puzzles = Iterator[tuple[str, Puzzle]]  # Pairs of (place in the source, puzzle)
 Outcome = tuple[str, bool | None, "Callable[[], list[Frame]]"]
 
 
-def main(overrides: list[str]) -> None:
-    """Compose and validate the settings, read the puzzles, then load torch and solve them."""
+def main(adapt: Callable[[list[str]], None], overrides: list[str]) -> None:
+    """Compose and validate the settings, read the puzzles, then load torch and solve them.
+
+    Args:
+        adapt: runs scripts/adapt.py.
+    """
     config = load_config(SolveConfig, "cfg_solve", [quoted(override) for override in overrides])
+    if config.adapt:
+        return adapt(list(settings_to_adapt(config)))
     if config.animate is not None:
         require_gif(config.animate)
     trained = None
@@ -63,6 +69,17 @@ def main(overrides: list[str]) -> None:
     config.require_model(trained.run.arch, halts=trained.may_halt, name=trained.weights)
     require_effect(config, trained.run.arch.searches)
     solve(config, trained, puzzles)
+
+
+def settings_to_adapt(config: SolveConfig) -> Iterator[str]:
+    """Yield the settings of scripts/adapt.py; raise ConfigError if there is no ARC task."""
+    if not is_task(config):
+        raise ConfigError("adapt=true is for an ARC task: set file=TASK.json")
+    yield f"tasks={quoted_value(str(config.file))}"
+    yield f"output={quoted_value(f'adapted/{Path(str(config.file)).stem}.json')}"
+    for name in ("checkpoint", "device", "num_threads"):
+        if (value := getattr(config, name)) is not None:
+            yield f"{name}={quoted_value(str(value)) if isinstance(value, str) else value}"
 
 
 def is_task(config: SolveConfig) -> bool:

@@ -87,7 +87,7 @@ def _load_set(
     else:
         path = split_dir.parent / schema.AUGMENTATIONS_NAME
         augmentations = map_array(path)
-        _check_augmentations(augmentations, count, metadata.vocab_size, path)
+        _check_augmentations(augmentations, count, path)
         # Keep one row for each puzzle: joining folders renumbers the identifiers.
         loaded = LazyArcSet(**arrays, fields={}, augmentations=augmentations[identifiers])
     _check_offsets(paths, loaded, "puzzle_indices", loaded.num_examples)
@@ -186,9 +186,8 @@ def _check_tokens(
 ) -> None:
     """Check every token, every label, and every value of the open fields."""
     if isinstance(arrays, LazyArcSet):
-        limit = metadata.vocab_size
-        _check_canvases(arrays.inputs, limit, paths["inputs"], may_be_empty=False)
-        _check_canvases(arrays.labels, limit, paths["labels"], may_be_empty=True)
+        _check_canvases(arrays.inputs, paths["inputs"], may_be_empty=False)
+        _check_canvases(arrays.labels, paths["labels"], may_be_empty=True)
         return
     vocab_size, ignored = metadata.vocab_size, metadata.ignore_label_id
     _check_range(arrays.inputs, vocab_size, None, paths["inputs"], "token")
@@ -198,21 +197,16 @@ def _check_tokens(
         _check_range(rows, metadata.fields[name].num_classes, None, paths[name], "value")
 
 
-def _check_augmentations(rows: np.ndarray, count: int, vocab_size: int, path: Path) -> None:
-    """Require uint8 [count, 10]: each row is a view and then 1 to 9 in any order, but with the
-    colours of the vocabulary first.
-    """
+def _check_augmentations(rows: np.ndarray, count: int, path: Path) -> None:
+    """Require uint8 [count, 10]: each row is a view and then 1 to 9 in any order."""
     if rows.dtype != np.uint8 or rows.shape != (count, 10):
         raise DatasetError(f"{path}: {rows.dtype} {list(rows.shape)}, expected uint8 {[count, 10]}")
     # A bit shifted by more than 15 is lost, so a bit is missing then too.
     bits = np.bitwise_or.reduce(np.left_shift(1, rows[:, 1:], dtype=np.uint16), axis=1)
-    known = vocab_size - schema.ARC_FIRST_COLOUR_TOKEN  # With colour 0.
-    outside = (rows[:, 1:known] >= known).any(axis=1)
-    wrong = (rows[:, 0] >= NUM_VIEWS) | (bits != _COLOUR_BITS) | outside
+    wrong = (rows[:, 0] >= NUM_VIEWS) | (bits != _COLOUR_BITS)
     if wrong.any():
         row = int(wrong.argmax())
         expected = f"a view, 0 to {NUM_VIEWS - 1}, and the colours 1 to 9 in any order"
-        expected += f", but 1 to {known - 1} first" * (known < schema.ARC_NUM_COLOURS)
         raise DatasetError(f"{path}: {rows[row].tolist()} in row {row}, expected {expected}")
 
 
@@ -249,19 +243,19 @@ def _check_sources(arrays: LazyArcSet, paths: Mapping[str, Path]) -> None:
         raise DatasetError(f"{paths['puzzle_indices']}: {found}, but {expected}")
 
 
-def _check_canvases(rows: np.ndarray, limit: int, path: Path, *, may_be_empty: bool) -> None:
-    """Require tokens below `limit`, and in each row one grid with border in the top left corner."""
-    step, side = _VALUES_PER_CHECK // rows.shape[1], math.isqrt(rows.shape[1])
+def _check_canvases(rows: np.ndarray, path: Path, *, may_be_empty: bool) -> None:
+    """Require a grid with its border in the top left corner of each row."""
+    step = _VALUES_PER_CHECK // rows.shape[1]
     for start in range(0, len(rows), step):
-        piece = rows[start : start + step].reshape(-1, side, side)
+        piece = rows[start : start + step].reshape(-1, schema.ARC_SIDE, schema.ARC_SIDE)
         is_colour = piece >= schema.ARC_FIRST_COLOUR_TOKEN
         heights = is_colour[:, :, 0].cumprod(axis=1).sum(axis=1)[:, None, None]
         widths = is_colour[:, 0].cumprod(axis=1).sum(axis=1)[:, None, None]
-        row, column = np.ogrid[:side, :side]
+        row, column = np.ogrid[: schema.ARC_SIDE, : schema.ARC_SIDE]
         above, left = row < heights, column < widths
         border = ((row == heights) & left) | (above & (column == widths))
         good = (is_colour == (above & left)) & ((piece == schema.ARC_BORDER_TOKEN) == border)
-        good &= piece < limit
+        good &= piece < schema.ARC_VOCAB_SIZE
         good &= may_be_empty | (heights > 0)
         wrong = np.flatnonzero(~good.all(axis=(1, 2)))
         if wrong.size:

@@ -51,14 +51,13 @@ ARC_PALETTE = (
 )
 """Colours 0 to 9 as ARC's own site shows them."""
 
-_LAZY_ARC_VALUES: dict[str, tuple[Collection[Any], str]] = {
-    "pad_id": ((0,), "0"),
-    "ignore_label_id": ((0,), "0"),
-    "ratings": ((False,), "false"),
-    "vocab_size": (range(ARC_FIRST_COLOUR_TOKEN + 1, ARC_VOCAB_SIZE + 1), "3 to 12"),
-    "seq_len": ([side**2 for side in range(1, ARC_SIDE + 1)], f"the square of 1 to {ARC_SIDE}"),
+LAZY_ARC_FACTS: dict[str, Any] = {
+    "pad_id": 0,
+    "ignore_label_id": 0,
+    "vocab_size": ARC_VOCAB_SIZE,
+    "seq_len": ARC_SIDE**2,
 }
-"""Keys in dataset.json of lazy sets: the accepted values, and these in words."""
+"""The keys with fixed values in dataset.json of lazy sets."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 # No `__`: otherwise two pairs of set and field could have the same file name.
@@ -138,9 +137,10 @@ class PuzzleDatasetMetadata:
                 raise ValueError(f"set name {quoted(name)}, expected {plain}")
         if len(set(self.sets)) != len(self.sets):
             raise ValueError(f"sets is {quoted(list(self.sets))}, expected every name once")
-        for name, (accepted, words) in (_LAZY_ARC_VALUES if self.format else {}).items():
-            if (found := getattr(self, name)) not in accepted:
-                required = f"expected {words} in the format {LAZY_ARC}"
+        facts = {**LAZY_ARC_FACTS, "ratings": False} if self.format else {}
+        for name, expected in facts.items():
+            if (found := getattr(self, name)) != expected:
+                required = f"expected {expected} in the format {LAZY_ARC}"
                 raise ValueError(f"{name} is {found}, {required}")
         for name, declared in self.fields.items():
             self._check_field(name, declared)

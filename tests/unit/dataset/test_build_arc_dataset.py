@@ -81,9 +81,7 @@ def view_of(name: str) -> int:
     return parse_identifier(name)[1]
 
 
-def test_a_fitting_set_has_the_smallest_canvas_and_vocabulary(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fitting_set_has_the_smallest_canvas_and_vocabulary(tmp_path: Path) -> None:
     # Outputs are twice as wide, so that of the test input may need 8 columns, and one for a border.
     question, answer = [[0, 7], [4, 4]], [[7, 7, 0, 4], [4, 4, 4, 4]]
     task = {"train": [{"input": question, "output": answer}], "test": [{"input": [[9, 0, 0, 0]]}]}
@@ -98,9 +96,6 @@ def test_a_fitting_set_has_the_smallest_canvas_and_vocabulary(
     assert read_json(tmp_path / "built/test_puzzles.json") == {"t": task}
     [[first], *_] = examples_by_name(tmp_path / "built", "train").values()
     assert first == [[[0, 2], [1, 1]], [[2, 2, 0, 1], [1, 1, 1, 1]]]
-    with pytest.raises(SystemExit):
-        main([*flags, "--output-dir", "x", "--materialize"])
-    assert "--fit is not for --materialize" in capsys.readouterr().err
 
 
 def test_identifiers_and_facts(lazy_arc: Path) -> None:
