@@ -49,6 +49,9 @@ _FROM_SCRATCH = (
     *("arch=grid", "arch.H_cycles=1", "global_batch_size=32", "lr=1e-3", "lr_warmup_steps=20"),
     *("ema=true", "ema_rate=0.99"),
 )
+# From scratch: the share of the steps that the weights learn alone, and how often in a row all
+# demonstrations must be right.
+_ALONE, _ROUNDS = 0.4, 10
 _FEWEST_ROWS = 4
 _FROZEN = {"rows": True, "heads": "trunk", "all": False}
 
@@ -185,10 +188,13 @@ def _beside(output: Path, ending: str) -> Path:
 
 
 class Limit(NamedTuple):
-    """The step at which a part's run ends, and the length of its schedule."""
+    """The step at which a part's run ends, the length of its schedule, and the step after which its
+    puzzle embedding is trained; None: as the run goes.
+    """
 
     steps: int
     most: int
+    delay: int | None
 
 
 def limits_of(parts: Sequence[Part], steps: int | str) -> dict[str, Limit]:
@@ -196,11 +202,12 @@ def limits_of(parts: Sequence[Part], steps: int | str) -> dict[str, Limit]:
     wrote.
     """
     if isinstance(steps, int):
-        return {part.name: Limit(steps, steps) for part in parts}
+        return {part.name: Limit(steps, steps, None) for part in parts}
     reached = read_json_object(Path(steps))
     try:
         own = {part.name: reached[part.name] for part in parts}
-        return {name: Limit(int(one["steps"]), int(one["most"])) for name, one in own.items()}
+        keys = ("steps", "most", "delay")
+        return {name: Limit(*(int(one[key]) for key in keys)) for name, one in own.items()}
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"adapt.steps={steps}: it does not tell the steps of {error}") from None
 
@@ -246,12 +253,13 @@ class Adapter:
             redirect_stderr(words),
         ):
             builder.build(builder.parse_options(options), Source(part.tasks, {}))
-            is_late = self._train(part, limit, budget)
+            delay, is_late = self._train(part, limit, budget)
             step, answers = self._answer(part)
         ending = "all steps" if step == limit.steps else "all demonstrations right"
         result = {
             "steps": step,
             "most": limit.most,
+            "delay": delay,
             "ending": "its time was over" if is_late else ending,
             "seconds": round(time.monotonic() - began, 1),
             "votes": votes_in(read_json_object(answers / "arc_tasks.json")),
@@ -260,8 +268,33 @@ class Adapter:
         write_atomically(done, json.dumps(result) + "\n")
         return result
 
-    def _train(self, part: Part, limit: Limit, budget: float | None) -> bool:
-        """Train on a part, or go on with it. Return whether its time is over."""
+    def _train(self, part: Part, limit: Limit, budget: float | None) -> tuple[int, bool]:
+        """Train on a part, or go on with it. Return the steps without its puzzle embedding, and
+        whether its time is over.
+
+        From scratch the weights alone learn at first: without own vectors for its puzzles a model
+        cannot learn them by heart. What it learns then holds for the test inputs, too.
+        """
+        delay = self.config.puzzle_emb_delay
+        if limit.delay is not None:
+            delay = limit.delay
+        elif not delay and self.settings.checkpoint is None:
+            delay = round(_ALONE * limit.most)
+            if budget is not None:
+                noted = part.folder / "delay.json"
+                if not noted.exists():
+                    if not self._run(part, limit, limit.most, _ALONE * budget):
+                        return limit.most, False
+                    reached = find_trained_model(part.folder / "run", warn).step
+                    write_atomically(noted, json.dumps(reached))
+                    budget *= 1 - _ALONE
+                delay = read_json(noted)
+        return delay, self._run(part, limit, delay, budget)
+
+    def _run(self, part: Part, limit: Limit, delay: int, budget: float | None) -> bool:
+        """Train on a part, or go on with it, for at most `budget` seconds. Return whether they are
+        over.
+        """
         facts = load_metadata(part.folder / "data/train")
         rows_per_epoch = facts.mean_puzzle_examples * facts.total_groups
         examples = round(facts.mean_puzzle_examples * (facts.total_puzzles or 0))
@@ -278,9 +311,13 @@ class Adapter:
             "eval_split": None,
             "evaluators": [],
             "max_steps": limit.steps,
+            "puzzle_emb_delay": delay,
+            "resume_changed": True,  # Of the delay; `require_same` compares the other settings.
             "max_time": None if budget is None else f"{max(budget, 1):.0f}s",
         }
         kept = self.config.model_dump()
+        if self.settings.checkpoint is None:
+            examples *= _ROUNDS
         own["callbacks"] = [*kept["callbacks"], {"name": "all_right", "examples": examples}]
         try:
             self.train(validate(TrainConfig, kept | own))
