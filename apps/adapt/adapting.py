@@ -57,8 +57,8 @@ _FROZEN = {"rows": True, "heads": "trunk", "all": False}
 
 
 class AdaptSettings(Schema):
-    """The settings under `adapt.`; `steps` may be a file that an earlier adaptation wrote. None: 300
-    with a checkpoint, 1000 from scratch.
+    """The settings under `adapt.`; `steps` may be a file that an earlier adaptation wrote. It is 300
+    with a checkpoint by default, else 1000.
     """
 
     what: Literal["rows", "heads", "all"] = "all"
@@ -345,10 +345,16 @@ class Adapter:
 
 
 def votes_in(details: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the number of votes, and those for the two guesses, of each test input."""
+    """Return, of each test input, the number of votes, and those for the two guesses: together and
+    from each of the eight views.
+    """
     return {
         name: [
-            {"of": one["votes"], "first": [grid["votes"] for grid in one["grids"][:2]]}
+            {
+                "of": one["votes"],
+                "first": [grid["votes"] for grid in one["grids"][:2]],
+                "views": [grid["views"] for grid in one["grids"][:2]],
+            }
             for one in pairs
         ]
         for name, pairs in details.items()

@@ -21,6 +21,7 @@ import numpy as np
 
 from dataset.arc.augmentation import parse_identifier, undo_grid
 from dataset.arc.tasks import crop_grids, parse_grid
+from dataset.dihedral import NUM_VIEWS
 from dataset.format.files import read_json
 from dataset.format.schema import IDENTIFIERS_NAME, TEST_PUZZLES_NAME
 from dataset.kinds import EvaluatorConfig
@@ -110,10 +111,13 @@ class PuzzleNames:
 
 @dataclass(frozen=True)
 class Votes:
-    """The votes for a grid, and the mean of their sigmoid(q_halt), correctly rounded."""
+    """The votes for a grid, those of each view, and the mean of their sigmoid(q_halt), correctly
+    rounded.
+    """
 
     key: bytes
     count: int
+    views: list[int]
     mean_q: float
 
 
@@ -125,6 +129,7 @@ class Tally:
         self.num_unmatched = 0  # Rows without a vote: their input is no test input of the task.
         self._votes: dict[tuple[str, bytes], Counter[bytes]] = defaultdict(Counter)
         self._q_sums: dict[tuple[str, bytes], Counter[bytes]] = defaultdict(Counter)
+        self._views: dict[tuple[str, bytes], Counter[tuple[bytes, int]]] = defaultdict(Counter)
 
     def add_rows(self, tasks: Tasks, names: PuzzleNames, rows: Mapping[str, np.ndarray]) -> None:
         """Count the votes of rows.
@@ -147,6 +152,7 @@ class Tally:
             place, key = (task, input_key), grid_key(undo_grid(answer, view, colours))
             self._votes[place][key] += 1
             self._q_sums[place][key] += _fixed_point_sigmoid(q_logit)
+            self._views[place][key, view] += 1
 
     def add_attempts(self, tasks: Tasks, attempts: Mapping[str, Any], source: str | Path) -> None:
         """Count the attempts of a submission as two votes for the first, and one for the second.
@@ -173,14 +179,24 @@ class Tally:
         for place in other._votes:
             self._votes[place].update(other._votes[place])
             self._q_sums[place].update(other._q_sums[place])
+            self._views[place].update(other._views[place])
 
     def ranked(self, task: str, input_key: bytes) -> list[Votes]:
         """Return the votes for each grid, best first. With equal votes and Q the order is: fewest
         rows, fewest columns, lowest colours.
         """
-        counts, q_sums = (each.get((task, input_key), {}) for each in (self._votes, self._q_sums))
-        keys = sorted(counts, key=lambda key: (-counts[key], -q_sums[key], key))
-        return [Votes(key, counts[key], q_sums[key] / (counts[key] << _Q_BITS)) for key in keys]
+        place = task, input_key
+        counts, q_sums = self._votes.get(place, {}), self._q_sums.get(place, {})
+        views = self._views.get(place, Counter())
+        return [
+            Votes(
+                key,
+                counts[key],
+                [views[key, view] for view in range(NUM_VIEWS)],
+                q_sums[key] / (counts[key] << _Q_BITS),
+            )
+            for key in sorted(counts, key=lambda key: (-counts[key], -q_sums[key], key))
+        ]
 
 
 def _fixed_point_sigmoid(logit: float) -> int:
@@ -234,7 +250,8 @@ def task_details(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, Any]]]:
 
     The keys of an entry: `votes` and `num_grids`, the totals; `known`, whether the right grid is
     known; `solved_at`, its place (1 is the first), null if it has no votes or is not known;
-    `grids`, the first 100, each with `votes`, `mean_q` (of sigmoid(q_halt)) and `grid`.
+    `grids`, the first 100, each with `votes`, `views` (the votes of view 0 to 7), `mean_q` (of
+    sigmoid(q_halt)) and `grid`.
     """
 
     def details(pair: TestPair, ranked: list[Votes]) -> dict[str, Any]:
@@ -244,7 +261,10 @@ def task_details(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, Any]]]:
             "known": pair.output_key is not None,
             "solved_at": _place_of(pair.output_key, ranked),
             "grids": [
-                {"votes": one.count, "mean_q": one.mean_q, "grid": grid_of(one.key).tolist()}
+                {
+                    **{"votes": one.count, "views": one.views, "mean_q": one.mean_q},
+                    "grid": grid_of(one.key).tolist(),
+                }
                 for one in ranked[:_MAX_GRIDS]
             ],
         }

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from dataset.kinds import EVALUATORS, AnyEvaluator, EvaluatorConfig
-from dataset.kinds.base import Kind
+from dataset.kinds.base import Kind, kinds_with
 from evaluation.metrics import wilson
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
@@ -120,6 +120,7 @@ class SharesEvaluator:
 def require_kind(dataset: PuzzleDataset, kind: Kind) -> None:
     """Raise DatasetError if the puzzles cannot be of this kind."""
     metadata = dataset.metadata
-    if not kind.fits(metadata.seq_len, metadata.vocab_size):
+    sizes = metadata.seq_len, metadata.vocab_size
+    if not kind.fits(*sizes) or (metadata.kind != kind.key and kind not in kinds_with(*sizes)):
         found = f"{metadata.vocab_size} tokens and {metadata.seq_len} cells"
         raise DatasetError(f"{dataset.split_dirs[0]}: {found} are no {kind.name} puzzles")

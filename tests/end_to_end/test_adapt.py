@@ -262,7 +262,8 @@ def test_the_script_for_kaggle_deals_out_the_tasks(
 ) -> None:
     script = ROOT / "examples/kaggle/submit.py"
     spec = importlib.util.spec_from_file_location("submit", script)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     submit = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(submit)
     monkeypatch.chdir(tmp_path)

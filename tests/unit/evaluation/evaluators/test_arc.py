@@ -160,12 +160,16 @@ def test_votes_are_scored_and_submitted(
 
 def test_details_list_the_grids() -> None:
     tasks = make_tasks(t=[(A, C), (D, None)])
-    ballot = ballot_of(("t", A, B), ("t", A, B), ("t", A, C), ("t", D, B), ("t", E, B))
+    ballot = ballot_of(("t", A, B), ("t", A, C), ("t", D, B), ("t", E, B))
+    ballot.vote("t", A, B, view=3)
     tally = ballot.count(tasks)
-    first, second = ({"votes": n, "mean_q": 0.5, "grid": g} for n, g in ((2, B), (1, C)))
+    first, second = (
+        {"votes": sum(views), "views": views, "mean_q": 0.5, "grid": grid}
+        for views, grid in (([1, 0, 0, 1, 0, 0, 0, 0], B), ([1, 0, 0, 0, 0, 0, 0, 0], C))
+    )
     scored = {"votes": 3, "num_grids": 2, "known": True, "solved_at": 2, "grids": [first, second]}
     unknown = {"votes": 1, "num_grids": 1, "known": False, "solved_at": None}
-    grids = [{"votes": 1, "mean_q": 0.5, "grid": B}]
+    grids = [{**second, "grid": B}]
     assert task_details(tasks, tally) == {"t": [scored, {**unknown, "grids": grids}]}
     assert (tally.num_predictions, tally.num_unmatched) == (5, 1)
 
