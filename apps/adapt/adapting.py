@@ -57,8 +57,8 @@ _FROZEN = {"rows": True, "heads": "trunk", "all": False}
 
 
 class AdaptSettings(Schema):
-    """The settings under `adapt.`; `steps` may be a file that an earlier adaptation wrote. It is 300
-    with a checkpoint by default, else 1000.
+    """The settings under `adapt.`; `steps` may be a file that an earlier adaptation wrote, and is
+    None for 300 with a checkpoint, and 1000 without.
     """
 
     what: Literal["rows", "heads", "all"] = "all"

@@ -17,9 +17,12 @@ from pydantic import Field
 
 from apps.reports.asking import note_on
 from apps.reports.boards import Board, asked, draw, draw_panels, panels_of
+from apps.viewer.adapting import Adapter
 from apps.viewer.inside import listened, looked_inside
 from apps.viewer.shelf import MISTAKES, Model, Shelf, at, label
 from apps.viewer.thinking import Event, Options, Thinker, svg_of
+from dataset.arc.tasks import parse_task
+from dataset.kinds.arc import ARC
 from dataset.kinds.base import Puzzle
 from dataset.kinds.sudoku import SUDOKU
 from evaluation.puzzles import parse_puzzle
@@ -28,12 +31,13 @@ from runtime.schema import Count, CountOrZero, Schema, StrictBool
 from runtime.text import shown
 from training.checkpoint.trained_model import TrainedModel
 from training.config.explain import validate
+from training.config.overrides import quoted_value
 
 _PAGE = Path(__file__).parent / "page"
-_SCRIPTS = ("viewer.js", "common.js", "editor.js", "player.js", "inside.js")
+_SCRIPTS = ("viewer.js", "common.js", "editor.js", "player.js", "inside.js", "task.js")
 _FILES = {"": "text/html", "viewer.css": "text/css"}
 _FILES |= dict.fromkeys(_SCRIPTS, "text/javascript")
-_ANSWERS = ("found", "board", "example", "rows", "save", "think", "inside", "influence")
+_ANSWERS = ("found", "board", "example", "rows", "save", "think", "inside", "influence", "adapt")
 _THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
 _MOST_BYTES = 1_000_000
 _PER_PAGE = 50
@@ -86,6 +90,14 @@ class ExampleRequest(Schema):
 
 class SaveRequest(Schema):
     thought: CountOrZero
+
+
+class AdaptRequest(Schema):
+    """An ARC task to learn, from a model or (`model` is null) by a new one."""
+
+    task: dict[str, Any]
+    model: CountOrZero | None = None
+    minutes: float = Field(1.0, gt=0, le=600)
 
 
 class RowsRequest(Schema):
@@ -211,7 +223,7 @@ class _Api:
     """The answers to the page's requests; each method takes a parsed request."""
 
     def __init__(self, find: Callable[[], Shelf]) -> None:
-        self._find, self._thinker = find, Thinker()
+        self._find, self._thinker, self._adapter = find, Thinker(), Adapter()
         self._shelf = find()
 
     def found(self, _: Any) -> Event:
@@ -281,6 +293,19 @@ class _Api:
         """Return a function that solves a puzzle and reports each event as it happens."""
         request = validate(ThinkRequest, sent)
         return partial(self._thinker.think, *self._wanted(request), request)
+
+    def adapt(self, sent: Any) -> Callable[[Callable[[Event], object]], None]:
+        """Return a function that adapts to an ARC task and reports each event as it happens."""
+        request = validate(AdaptRequest, sent)
+        where = {"is_evaluation": True, "outputs_may_lack": True}
+        task = parse_task("task", request.task, "the page", **where)
+        settings = [f"adapt.max_time={max(1, round(60 * request.minutes))}s", "adapt.steps=100000"]
+        if request.model is not None:
+            model = self._model(request.model)
+            if model.kind is not ARC:
+                raise ConfigError("this model does not read ARC tasks: choose a new model")
+            settings.append(f"checkpoint={quoted_value(str(model.path))}")
+        return partial(self._adapter.adapt, task.to_json(), settings)
 
     def inside(self, sent: Any) -> Event:
         """Return what a model does inside while it solves a puzzle."""

@@ -738,3 +738,68 @@ def test_the_page_looks_inside(page: Any) -> None:
     assert cells[6].get_attribute("class") == "here"
     element(page, "clear").click()
     assert not element(page, "panels").is_displayed()
+
+
+# Learning a new ARC task
+
+TASK: dict[str, Any] = {
+    "train": [{"input": [[c, 0]], "output": [[c, c]]} for c in (1, 2, 3)],
+    "test": [{"input": [[4, 0]]}],
+}
+
+
+@pytest.mark.slow
+def test_a_task_is_learnt(client: Client) -> None:
+    answer = client.ask("adapt", task=TASK, minutes=0.1)
+    events = [event for event in map(json.loads, answer.splitlines()) if event]
+    steps = [event["step"] for event in events[:-1]]
+    assert steps
+    assert steps == sorted(set(steps))
+    assert all(event["loss"] > 0 for event in events[:-1])
+    (two,) = events[-1]["guesses"]
+    assert [set(guess) for guess in two] == [{"svg", "votes"}] * len(two)
+    assert re.match(r"[1-4] of 4 votes: \w", two[0]["votes"])
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ({"task": {"train": [], "test": []}}, "train is list of 0, expected a list of at least"),
+        (
+            {"task": {**TASK, "test": [{"input": [[11]]}]}},
+            "test pair 1: input: row 1, column 1: 11",
+        ),
+        ({"task": TASK, "model": 0}, "this model does not read ARC tasks"),
+        ({"task": TASK, "minutes": 0}, "minutes"),
+        ({"task": [1]}, "task"),
+    ],
+)
+def test_tasks_that_cannot_be_learnt_are_refused(client: Client, sent: Any, told: str) -> None:
+    assert told in client.refused("adapt", **sent)
+
+
+@pytest.mark.slow
+def test_the_page_learns_a_task(page: Any) -> None:
+    element(page, "tab-task").click()
+    cells = page.find_elements("css selector", ".grid button")
+    assert len(cells) == 27  # Two grids of a pair and a test input.
+    page.find_element("css selector", "[aria-label='colour 3']").click()
+    page.find_element("css selector", "[aria-label='pair 1, output'] button").click()
+    drawn = json.loads(element(page, "json").get_property("value"))
+    assert drawn["train"][0]["output"] == [[3, 0, 0], [0, 0, 0], [0, 0, 0]]
+    script = (
+        "const at = arguments[0]; at.value = arguments[1]; at.dispatchEvent(new Event('change'))"
+    )
+    page.execute_script(script, element(page, "json"), json.dumps({"train": 1}))
+    assert element(page, "message").text == "this is no ARC task: see docs/arc.md"
+    page.execute_script(script, element(page, "json"), json.dumps(TASK))
+    assert len(page.find_elements("css selector", ".grid button")) == 14
+    page.execute_script(script, element(page, "minutes"), "0.1")
+    element(page, "adapt").click()
+    until(page, lambda: page.find_elements("css selector", "#losses polyline"))
+    assert element(page, "losses").is_displayed()
+    assert "loss" in element(page, "progress").text
+    until(page, lambda: page.find_elements("css selector", "#guesses svg"))
+    assert "of 4 votes: " in element(page, "guesses").text
+    element(page, "tab-own").click()
+    assert element(page, "board").is_displayed()

@@ -13,6 +13,16 @@ export async function post(name, body, signal) {
 
 export async function ask(name, body) { return (await post(name, body)).json(); }
 
+/** Send a request, and call `happened` with each event of the answer: a line of JSON for each. */
+export async function listen(name, body, signal, happened) {
+  const reader = (await post(name, body, signal)).body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = "", part; !(part = await reader.read()).done;) {
+    const lines = (rest + part.value).split("\n");
+    rest = lines.pop();
+    lines.forEach((line) => happened(JSON.parse(line)));
+  }
+}
+
 /** Wrap an action: its errors are shown on the page. */
 export function trying(action) {
   return async (...given) => {

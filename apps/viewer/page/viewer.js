@@ -1,8 +1,9 @@
 /** The page: choose a model and a puzzle, and watch the model solve it. */
-import { $, ask, draw, make, post, say, trying } from "./common.js";
+import { $, ask, draw, listen, make, post, say, trying } from "./common.js";
 import * as editor from "./editor.js";
 import * as inside from "./inside.js";
 import * as player from "./player.js";
+import * as task from "./task.js";
 
 const NO_MODEL = "no checkpoint can be used: train a model first (make demo), or start the viewer with its folder";
 const NO_LIST = {
@@ -126,7 +127,10 @@ function showTab(tab) {
     button.tabIndex = button.dataset.tab === tab ? 0 : -1;
   });
   $("own").hidden = tab !== "own";
-  $("browse").hidden = tab === "own";
+  $("task").hidden = $("learning").hidden = tab !== "task";
+  $("browse").hidden = tab === "own" || tab === "task";
+  $("thinking").hidden = tab === "task";
+  if (tab === "task") return task.open(state.found.models);
   if (tab === "own") return;
   $("which-label").textContent = tab === "data" ? "Data set" : "Evaluation";
   $("rows").replaceChildren();
@@ -192,12 +196,7 @@ const solve = trying(async () => {
   $("verdict").textContent = "thinking ...";
   $("verdict").scrollIntoView({ block: "nearest" });
   try {
-    const response = await post("think", body, asking.signal), reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    for (let rest = "", part; !(part = await reader.read()).done && state.asking === asking;) {
-      const lines = (rest + part.value).split("\n");
-      rest = lines.pop();
-      lines.forEach((line) => happened(JSON.parse(line), body));
-    }
+    await listen("think", body, asking.signal, (event) => { if (state.asking === asking) happened(event, body); });
   } catch (error) {
     if (state.asking !== asking) return;
     player.reset();
@@ -272,6 +271,7 @@ const start = trying(async () => {
 function onKey(event) {
   const { tagName, type } = event.target, onButton = tagName === "BUTTON";
   const typing = /^(INPUT|SELECT)$/.test(tagName) && type !== "range" && type !== "checkbox";
+  if (state.tab === "task") return;
   if (event.key === "Enter" && !onButton) { event.preventDefault(); solve(); }
   else if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   else if (event.key === " " && !onButton && type !== "checkbox") { event.preventDefault(); player.play(); }
@@ -283,6 +283,7 @@ const leaveTab = trying((tab) => {
   if (tab === state.tab) return;
   state.chosen = null;
   showTab(tab);
+  task.stop();
   if (tab !== "own") return begin(), player.reset();
   return editor.isEmpty() ? another() : preview().catch(() => {});
 });
