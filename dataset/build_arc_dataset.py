@@ -262,23 +262,11 @@ def _write(
 
 
 def _fitting(groups: Sequence[_Group]) -> _Frame:
-    """Return the smallest frame that holds all grids, in all views, and a border on all sides.
-
-    Unknown outputs are taken to be as much larger than their inputs as in the other pairs.
-    """
-    side, colour = 1, 1
-    for task, *_ in groups:
-        known = [grid for pair in task.pairs for grid in pair if grid is not None]
-        colour = max(colour, *(int(grid.max()) for grid in known))
-        grows = max(
-            after / before
-            for question, output in task.train
-            if output is not None
-            for after, before in zip(output.shape, question.shape, strict=True)
-        )
-        asked = [length for question, _ in task.test for length in question.shape]
-        lengths = [length for grid in known for length in grid.shape]
-        side = max(side, *lengths, *(math.ceil(length * grows) for length in asked))
+    """Return the smallest frame that holds all grids, in all views, and a border on all sides."""
+    tasks = [group.task for group in groups]
+    grids = [grid for task in tasks for pair in task.pairs for grid in pair if grid is not None]
+    side = max(max(arc.longest_output(task) for task in tasks), *(max(g.shape) for g in grids))
+    colour = max(1, *(int(grid.max()) for grid in grids))
     return _Frame(min(side + 1, ARC_SIDE) ** 2, ARC_FIRST_COLOUR_TOKEN + 1 + colour)
 
 

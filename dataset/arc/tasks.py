@@ -259,6 +259,20 @@ def merge_tasks(tasks: Sequence[Task]) -> tuple[list[Task], int]:
     return list(kept.values()), len(tasks) - len(kept)
 
 
+def longest_output(task: Task) -> int:
+    """Return the longest side to expect of the task's unknown outputs. If the outputs of the other
+    pairs have one size, and their inputs not, it is theirs; else outputs are as much larger than
+    their inputs as there.
+    """
+    unknown = [question.shape for question, output in task.test if output is None]
+    pairs = [(given.shape, made.shape) for given, made in task.train if made is not None]
+    inputs, outputs = map(set, zip(*pairs, strict=True))
+    if len(outputs) == 1 < len(inputs):
+        return max(next(iter(outputs)))
+    larger = max(b / a for given, made in pairs for a, b in zip(given, made, strict=True))
+    return max((math.ceil(larger * max(shape)) for shape in unknown), default=0)
+
+
 def fewest_colours(task: Task) -> np.ndarray:
     """Return new colours, uint8 [10]: 0 stays, the task's other colours become 1, 2, ... in their
     order, and those that it does not use follow.

