@@ -49,6 +49,7 @@ _FROM_SCRATCH = (
     *("arch=grid", "arch.H_cycles=1", "global_batch_size=32", "lr=1e-3", "lr_warmup_steps=20"),
     *("ema=true", "ema_rate=0.99"),
 )
+_OWN_FROM_SCRATCH = {"steps": 1000, "cells": 2500}
 # From scratch: the share of the steps that the weights learn alone, and how often in a row all
 # demonstrations must be right.
 _ALONE, _ROUNDS = 0.4, 10
@@ -57,16 +58,14 @@ _FROZEN = {"rows": True, "heads": "trunk", "all": False}
 
 
 class AdaptSettings(Schema):
-    """The settings under `adapt.`; `steps` may be a file that an earlier adaptation wrote, and is
-    None for 300 with a checkpoint, and 1000 without.
-    """
+    """The settings under `adapt.`; `steps` may be a file that an earlier adaptation wrote."""
 
     what: Literal["rows", "heads", "all"] = "all"
-    steps: Count | str | None = None
+    steps: Count | str = 300
     max_time: Duration | None = None
     num_aug: CountOrZero = 200
     together: Count = 1
-    cells: Count | None = None
+    cells: Count = 100_000
 
 
 class OwnSettings(Schema):
@@ -111,8 +110,7 @@ def main(
     output, answers = Path(settings.output), dict[str, Any]()
     tasks = read_tasks(Path(settings.tasks), answers)
     parts = list(parts_of(tasks, output, settings.adapt.together))
-    usual_steps = 1000 if settings.checkpoint is None else 300
-    limits = limits_of(parts, settings.adapt.steps or usual_steps)
+    limits = limits_of(parts, settings.adapt.steps)
     require_same(output, config, settings)
     adapter = Adapter(config, settings, train, measure)
     began, told = time.monotonic(), dict[str, Any]()
@@ -145,6 +143,8 @@ def _own(overrides: Sequence[Any]) -> dict[str, Any]:
             own["adapt"][name] = one.value()
         elif section in OwnSettings.model_fields:
             own[section] = one.value()
+    if own.get("checkpoint") is None:
+        own["adapt"] = _OWN_FROM_SCRATCH | own["adapt"]
     return own
 
 
@@ -298,9 +298,8 @@ class Adapter:
         facts = load_metadata(part.folder / "data/train")
         rows_per_epoch = facts.mean_puzzle_examples * facts.total_groups
         examples = round(facts.mean_puzzle_examples * (facts.total_puzzles or 0))
-        batch_size = self.config.global_batch_size
-        if (cells := self.settings.adapt.cells) is not None:
-            batch_size = min(batch_size, max(_FEWEST_ROWS, cells // facts.seq_len))
+        most_rows = max(_FEWEST_ROWS, self.settings.adapt.cells // facts.seq_len)
+        batch_size = min(self.config.global_batch_size, most_rows)
         own: dict[str, Any] = {
             "global_batch_size": batch_size,
             "data_path": str(part.folder / "data"),
