@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +21,7 @@ from apps.reports.boards import Board
 from apps.reports.terminal import as_text
 from dataset import build_arc_dataset as builder
 from dataset.arc.tasks import Source, Task, encode_canvas, parse_task, read_contents
+from dataset.dihedral import NUM_VIEWS
 from dataset.format.files import read_json, read_json_object
 from dataset.format.reading import load_metadata
 from dataset.kinds.arc import ARC
@@ -188,13 +190,24 @@ def _beside(output: Path, ending: str) -> Path:
 
 
 class Limit(NamedTuple):
-    """The step at which a part's run ends, the length of its schedule, and the step after which its
-    puzzle embedding is trained; None: as the run goes.
+    """The step at which a part's run ends, the length of its schedule, and the steps before its
+    puzzle embedding is trained; 0: as the run goes.
     """
 
     steps: int
     most: int
-    delay: int | None
+    alone: int
+
+
+class Stage(NamedTuple):
+    """A part of a run: its last step, whether it ended before all demonstrations were right, and
+    because of its time, and the votes for its answers.
+    """
+
+    step: int
+    is_over: bool
+    is_late: bool
+    details: dict[str, Any]
 
 
 def limits_of(parts: Sequence[Part], steps: int | str) -> dict[str, Limit]:
@@ -202,11 +215,11 @@ def limits_of(parts: Sequence[Part], steps: int | str) -> dict[str, Limit]:
     wrote.
     """
     if isinstance(steps, int):
-        return {part.name: Limit(steps, steps, None) for part in parts}
+        return {part.name: Limit(steps, steps, 0) for part in parts}
     reached = read_json_object(Path(steps))
     try:
         own = {part.name: reached[part.name] for part in parts}
-        keys = ("steps", "most", "delay")
+        keys = ("steps", "most", "alone")
         return {name: Limit(*(int(one[key]) for key in keys)) for name, one in own.items()}
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"adapt.steps={steps}: it does not tell the steps of {error}") from None
@@ -253,47 +266,57 @@ class Adapter:
             redirect_stderr(words),
         ):
             builder.build(builder.parse_options(options), Source(part.tasks, {}))
-            delay, is_late = self._train(part, limit, budget)
-            step, answers = self._answer(part)
-        ending = "all steps" if step == limit.steps else "all demonstrations right"
+            stages = list(self._train(part, limit, budget))
+        last = stages[-1]
+        votes = {
+            name: list(map(joined, *(stage.details[name] for stage in stages)))
+            for name in last.details
+        }
+        ending = "all steps" if last.step == limit.steps else "all demonstrations right"
         result = {
-            "steps": step,
+            "steps": last.step,
             "most": limit.most,
-            "delay": delay,
-            "ending": "its time was over" if is_late else ending,
+            "alone": stages[0].step,
+            "ending": "its time was over" if last.is_late else ending,
             "seconds": round(time.monotonic() - began, 1),
-            "votes": votes_in(read_json_object(answers / "arc_tasks.json")),
-            "answers": without_empty(read_json_object(answers / "submission.json")),
+            "votes": {name: list(map(summary_of, pairs)) for name, pairs in votes.items()},
+            "answers": {name: list(map(attempts_in, pairs)) for name, pairs in votes.items()},
         }
         write_atomically(done, json.dumps(result) + "\n")
         return result
 
-    def _train(self, part: Part, limit: Limit, budget: float | None) -> tuple[int, bool]:
-        """Train on a part, or go on with it. Return the steps without its puzzle embedding, and
-        whether its time is over.
+    def _train(self, part: Part, limit: Limit, budget: float | None) -> Iterator[Stage]:
+        """Train on a part, or go on with it, and yield the stages.
 
         From scratch the weights alone learn at first: without own vectors for its puzzles a model
-        cannot learn them by heart. What it learns then holds for the test inputs, too.
+        cannot learn them by heart, so what it learns holds for the test inputs, too. If that is not
+        enough, the vectors learn as well. The answers of both stages vote.
         """
-        delay = self.config.puzzle_emb_delay
-        if limit.delay is not None:
-            delay = limit.delay
-        elif not delay and self.settings.checkpoint is None:
-            delay = round(_ALONE * limit.most)
-            if budget is not None:
-                noted = part.folder / "delay.json"
-                if not noted.exists():
-                    if not self._run(part, limit, limit.most, _ALONE * budget):
-                        return limit.most, False
-                    reached = find_trained_model(part.folder / "run", warn).step
-                    write_atomically(noted, json.dumps(reached))
-                    budget *= 1 - _ALONE
-                delay = read_json(noted)
-        return delay, self._run(part, limit, delay, budget)
+        if self.settings.checkpoint is not None or self.config.puzzle_emb_delay:
+            yield self._stage(part, limit, self.config.puzzle_emb_delay, limit.steps, budget)
+            return
+        alone = limit.alone or (round(_ALONE * limit.most) if budget is None else limit.steps)
+        first = part.folder / "alone.json"
+        if not first.exists():
+            spent = None if budget is None else _ALONE * budget
+            stage = self._stage(part, limit, limit.most, min(alone, limit.steps), spent)
+            write_atomically(first, json.dumps(stage._asdict()))
+            budget = None if budget is None else budget - (spent or 0)
+        stage = Stage(**read_json_object(first))
+        yield stage
+        if stage.is_over and stage.step < limit.steps:
+            yield self._stage(part, limit, stage.step, limit.steps, budget)
 
-    def _run(self, part: Part, limit: Limit, delay: int, budget: float | None) -> bool:
-        """Train on a part, or go on with it, for at most `budget` seconds. Return whether they are
-        over.
+    def _stage(
+        self, part: Part, limit: Limit, delay: int, steps: int, budget: float | None
+    ) -> Stage:
+        is_late = self._run(part, limit, delay, steps, budget)
+        step, details = self._answer(part)
+        return Stage(step, is_late or step == steps, is_late, details)
+
+    def _run(self, part: Part, limit: Limit, delay: int, steps: int, budget: float | None) -> bool:
+        """Train on a part, or go on with it, up to step `steps` and for at most `budget` seconds.
+        Return whether these are over.
         """
         facts = load_metadata(part.folder / "data/train")
         rows_per_epoch = facts.mean_puzzle_examples * facts.total_groups
@@ -309,7 +332,7 @@ class Adapter:
             "limit_train_batches": limit.most,
             "eval_split": None,
             "evaluators": [],
-            "max_steps": limit.steps,
+            "max_steps": steps,
             "puzzle_emb_delay": delay,
             "resume_changed": True,  # Of the delay; `require_same` compares the other settings.
             "max_time": None if budget is None else f"{max(budget, 1):.0f}s",
@@ -326,8 +349,8 @@ class Adapter:
             return True
         return False
 
-    def _answer(self, part: Part) -> tuple[int, Path]:
-        """Answer the test inputs of a part. Return the model's step, and the folder of results."""
+    def _answer(self, part: Part) -> tuple[int, dict[str, Any]]:
+        """Answer the test inputs of a part. Return the model's step, and the votes."""
         folder = part.folder / "answers"
         asked = {
             "checkpoint": str(part.folder / "run"),
@@ -340,32 +363,34 @@ class Adapter:
         }
         job = prepare(validate(EvalConfig, asked))
         self.measure(job)
-        return job.trained.step or 0, folder
+        return job.trained.step or 0, read_json_object(folder / "arc_tasks.json")
 
 
-def votes_in(details: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return, of each test input, the number of votes, and those for the two guesses: together and
-    from each of the eight views.
-    """
+def joined(*details: Mapping[str, Any]) -> dict[str, Any]:
+    """Add up the votes for a test input, in the form of `evaluators.arc.task_details`."""
+    grids = dict[str, dict[str, Any]]()
+    for one in chain.from_iterable(each["grids"] for each in details):
+        known = grids.setdefault(json.dumps(one["grid"]), {"votes": 0, "views": [0] * NUM_VIEWS})
+        known |= {"grid": one["grid"], "votes": known["votes"] + one["votes"]}
+        known["views"] = [a + b for a, b in zip(known["views"], one["views"], strict=True)]
+        known["mean_q"] = max(known.get("mean_q", 0.0), one["mean_q"])
+    best = sorted(grids.values(), key=lambda one: (-one["votes"], -one["mean_q"]))
+    return {"votes": sum(each["votes"] for each in details), "grids": best}
+
+
+def summary_of(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the number of votes, and those for the two guesses: together and of each view."""
     return {
-        name: [
-            {
-                "of": one["votes"],
-                "first": [grid["votes"] for grid in one["grids"][:2]],
-                "views": [grid["views"] for grid in one["grids"][:2]],
-            }
-            for one in pairs
-        ]
-        for name, pairs in details.items()
+        "of": one["votes"],
+        "first": [grid["votes"] for grid in one["grids"][:2]],
+        "views": [grid["views"] for grid in one["grids"][:2]],
     }
 
 
-def without_empty(answers: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the answers of a submission with zeros in place of empty grids, which are invalid."""
-    return {
-        name: [{key: grid or NO_ANSWER for key, grid in one.items()} for one in guesses]
-        for name, guesses in answers.items()
-    }
+def attempts_in(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the two attempts of a submission. An empty grid, which is invalid, becomes zeros."""
+    best = [grid["grid"] or NO_ANSWER for grid in one["grids"][:2]] or [NO_ANSWER]
+    return {"attempt_1": best[0], "attempt_2": best[-1]}
 
 
 def boards(task: Task, answers: Sequence[Mapping[str, Any]]) -> Iterator[str]:

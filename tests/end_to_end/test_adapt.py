@@ -14,7 +14,7 @@ import pytest
 import evaluate
 import pretrain
 from apps.adapt import adapting
-from apps.reports import score_arc
+from apps.reports import score_arc, solving
 from dataset.arc.tasks import Source
 from dataset.build_arc_dataset import build, parse_options
 from runtime.errors import CheckpointError, ConfigError, DatasetError, Preempted
@@ -81,7 +81,7 @@ def test_each_test_input_gets_two_guesses(
         assert all(set(one) == set(ATTEMPTS) and all(one.values()) for one in guesses)
     steps = told(tmp_path)
     assert {name: one["steps"] for name, one in steps.items()} == {"aa": 6, "bb": 6}
-    assert steps["bb"]["votes"]["bb"][1]["of"] == 2  # One for each view.
+    assert steps["bb"]["votes"]["bb"][1]["of"] == 4  # Two views, after each of two stages.
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("1/2 aa: 6 steps")
     assert lines[-1] == f"written: {tmp_path / 'out/submission.json'}"
@@ -139,7 +139,7 @@ def test_it_ends_when_all_demonstrations_are_right_and_can_be_repeated(
 def test_time_is_shared_out(adapt: Any, tasks: Path, tmp_path: Path) -> None:
     adapt(tasks, "adapt.max_time=4s", "adapt.steps=100000", "lr=0", "puzzle_emb_lr=0")
     assert all(one["ending"] == "its time was over" for one in told(tmp_path).values())
-    assert all(0 < one["delay"] < one["steps"] < 100_000 for one in told(tmp_path).values())
+    assert all(0 < one["alone"] < one["steps"] < 100_000 for one in told(tmp_path).values())
 
 
 @pytest.mark.parametrize("what", ["rows", "heads", "all"])
@@ -283,3 +283,28 @@ def test_the_script_for_kaggle_deals_out_the_tasks(
     # A worker that fails leaves a complete submission, too.
     with pytest.raises(SystemExit, match=r"workers \[0, 1\] failed; run it again"):
         submit.main(tasks, [*GRID, *SMALL, "adapt.num_aug=7"])
+
+
+def test_the_guesses_for_a_single_task_are_shown(adapt: Any, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps(task(3, tests=2)))
+    (first, second) = adapt(path)["one"]
+    lines = capsys.readouterr().out.splitlines()
+    shown = [lines[at + 2].split() for at, line in enumerate(lines) if line.startswith("attempt ")]
+    given = json.loads(path.read_bytes())["test"]
+    cells = [
+        [str(cell) if cell else "." for grid in (one["input"], guesses[name]) for cell in grid[0]]
+        for one, guesses in zip(given, (first, second), strict=True)
+        for name in ATTEMPTS
+    ]
+    assert shown == cells
+
+
+def test_solve_hands_a_task_on(tmp_path: Path) -> None:
+    given = list[list[str]]()
+    settings = ["adapt=true", "device=cpu", "num_threads=1"]
+    solving.main(given.append, [*settings, f"file={tmp_path}/a b.json", "checkpoint=zoo:arc-demo"])
+    own = [f"tasks='{tmp_path}/a b.json'", "output='adapted/a b.json'", "checkpoint='zoo:arc-demo'"]
+    assert given == [[*own, "device='cpu'", "num_threads=1"]]
+    with pytest.raises(ConfigError, match="adapt=true is for an ARC task: set file=TASK.json"):
+        solving.main(given.append, ["adapt=true", "puzzle=53"])
