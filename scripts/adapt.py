@@ -7,8 +7,10 @@ weights; then all views of its test inputs are answered and vote. Malformed task
 out. Beside the output, NAME_runs/ keeps each task's data and run, so that a killed adaptation goes
 on; NAME_steps.json tells the steps and votes of each. Test outputs are never read.
 
-    adapt.what=rows|heads|all  train the puzzle embedding's new rows (they start at the mean), the
-                       heads too, or all weights (default)
+    adapt.what=rows|heads|all  train the puzzle embedding's new rows, the heads too, or all weights
+                       (default)
+    adapt.rows=mean|zero|nearest  what the new rows start at: the mean of the known ones (default),
+                       0, or that of the known task that answers the demonstrations best
     adapt.steps=N      steps at most for each task (300; without checkpoint= 1000); or
                        FILE_steps.json, to repeat its steps
     adapt.max_time=1h  for all tasks, shared out between those that are left

@@ -95,7 +95,7 @@ class Learner:
         model = build_model(self.arch, self.facts).to(self.ranks.device)
         model.prepare(self.local_batch_size // self.num_parts)
         if start_weights is not None:
-            load_start_weights(model, start_weights, warn)
+            load_start_weights(model, start_weights, warn, self.config.load_puzzle_rows)
         self.ranks.broadcast_(list(model.state_dict().values()))
         return model
 

@@ -63,6 +63,7 @@ class AdaptSettings(Schema):
     """The settings under `adapt.`; `steps` may be a file that an earlier adaptation wrote."""
 
     what: Literal["rows", "heads", "all"] = "all"
+    rows: Literal["mean", "zero", "nearest"] = "mean"
     steps: Count | str = 300
     max_time: Duration | None = None
     num_aug: CountOrZero = 200
@@ -107,14 +108,16 @@ def main(
     others = [line for line in arguments if not _is_own(line.partition("=")[0].lstrip("+"))]
     usual = _RUNS + (_FROM_SCRATCH if settings.checkpoint is None else _FROM_CHECKPOINT)
     config = load_config(TrainConfig, "cfg_pretrain", [*usual, *others])
+    trained = None
     if settings.checkpoint is not None:
-        config = _as_trained(config, find_trained_model(Path(settings.checkpoint), warn), settings)
+        trained = find_trained_model(Path(settings.checkpoint), warn)
+        config = _as_trained(config, trained, settings)
     output, answers = Path(settings.output), dict[str, Any]()
     tasks = read_tasks(Path(settings.tasks), answers)
     parts = list(parts_of(tasks, output, settings.adapt.together))
     limits = limits_of(parts, settings.adapt.steps)
     require_same(output, config, settings)
-    adapter = Adapter(config, settings, train, measure)
+    adapter = Adapter(config, settings, trained, train, measure)
     began, told = time.monotonic(), dict[str, Any]()
     for number, part in enumerate(parts):
         budget = None
@@ -239,10 +242,13 @@ def require_same(output: Path, config: TrainConfig, settings: OwnSettings) -> No
 
 @dataclass(frozen=True)
 class Adapter:
-    """Adapts to parts, by the runs of pretrain.py (`train`) and evaluate.py (`measure`)."""
+    """Adapts to parts, from a trained model or from scratch, by the runs of pretrain.py (`train`)
+    and evaluate.py (`measure`).
+    """
 
     config: TrainConfig
     settings: OwnSettings
+    trained: TrainedModel | None
     train: Callable[[TrainConfig], object]
     measure: Callable[[Job], object]
 
@@ -334,6 +340,7 @@ class Adapter:
             "evaluators": [],
             "max_steps": steps,
             "puzzle_emb_delay": delay,
+            "load_puzzle_rows": self._start_rows(part),
             "resume_changed": True,  # Of the delay; `require_same` compares the other settings.
             "max_time": None if budget is None else f"{max(budget, 1):.0f}s",
         }
@@ -348,6 +355,16 @@ class Adapter:
                 raise
             return True
         return False
+
+    def _start_rows(self, part: Part) -> str | int | None:
+        """Return what the part's rows of the puzzle embedding start at."""
+        if self.trained is None or not self.config.arch.puzzle_emb_ndim:
+            return None
+        if self.settings.adapt.rows != "nearest":
+            return self.settings.adapt.rows
+        from apps.adapt.nearest import nearest_row
+
+        return nearest_row(self.trained, part.folder / "data")
 
     def _answer(self, part: Part) -> tuple[int, dict[str, Any]]:
         """Answer the test inputs of a part. Return the model's step, and the votes."""

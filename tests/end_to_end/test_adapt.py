@@ -165,6 +165,33 @@ def test_what_is_trained(
     assert len(after["model.inner.puzzle_emb.weights"]) == 5  # Two tasks in two views, and blank.
 
 
+@pytest.mark.parametrize("arch", [MODEL, GRID], ids=["trm", "grid"])
+def test_new_rows_start_at_the_nearest_task(
+    adapt: Any, tasks: Path, tmp_path: Path, arch: tuple[str, ...]
+) -> None:
+    from training.checkpoint.tensors import load_weights
+
+    run, data = tmp_path / "base", tmp_path / "data"
+    options = ("--dataset-dirs", "tasks", "--num-aug", "0", "--output-dir", str(data))
+    build(parse_options(options), Source(adapting.read_tasks(tasks, {}), {}))
+    longer = (f"checkpoint_path={run}", f"data_path={data}", "max_steps=60", "epochs=500")
+    usual = ("eval_interval=null", "logger=jsonl", "compile=false", "global_batch_size=4")
+    rates = ("lr=1e-2", "lr_warmup_steps=0", "puzzle_emb_lr=0.1")
+    pretrain.run(load_config(TrainConfig, "cfg_pretrain", [*arch, *longer, *usual, *rates]))
+    (saved,) = run.glob("step_*")
+    known = load_weights(saved)["model.inner.puzzle_emb.weights"]
+    assert not np.allclose(known[1], known[2], atol=0.1)
+    kept = ("lr=0", "puzzle_emb_lr=0", "adapt.steps=1", "adapt.num_aug=7")
+    for rows, expected in (("nearest", known[1]), ("zero", known[1] * 0)):
+        # The first task of the base comes again, so its own row is the nearest.
+        one = tmp_path / "aa.json"
+        one.write_text(json.dumps(json.loads(tasks.read_bytes())["aa"]))
+        adapt(one, f"checkpoint={run}", f"adapt.rows={rows}", *kept, name=rows)
+        (after,) = (tmp_path / rows / "submission_runs/aa/run").glob("step_*")
+        table = load_weights(after)["model.inner.puzzle_emb.weights"]
+        assert np.allclose(table, expected, atol=1e-6)
+
+
 def test_malformed_tasks_are_named_and_the_others_go_on(
     adapt: Any, tasks: Path, tmp_path: Path, capsys: Any
 ) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 import torch
 from safetensors import SafetensorError
@@ -114,20 +115,35 @@ def load_weights(path: Path, *, averaged: bool = True) -> dict[str, Tensor]:
     }
 
 
-def load_start_weights(model: ACTLossHead, path: Path, warn: Callable[[str], None]) -> None:
+def load_start_weights(
+    model: ACTLossHead,
+    path: Path,
+    warn: Callable[[str], None],
+    puzzle_rows: Literal["mean", "zero"] | int | None = None,
+) -> None:
     """Load trained weights into a new run's model, or raise CheckpointError like `require_fit`.
 
-    If the puzzle embeddings differ in size, the puzzles differ too: all rows then start at the mean
-    of the trained rows, with a warning.
+    Args:
+        puzzle_rows: what all rows of the puzzle embedding start at: the mean of the trained rows,
+            0, or one of them. None: the trained rows; if their number differs, the puzzles differ
+            too, and all rows start at the mean, with a warning.
     """
     tensors = load_weights(path)
     embedding, old = model.puzzle_embedding, tensors.get(_PUZZLE_TABLE)
     if embedding is not None and old is not None and old.ndim == 2:
         rows, width = embedding.weights.shape
-        if old.shape[0] != rows and old.shape[1] == width:
+        if puzzle_rows is None and old.shape[0] != rows and old.shape[1] == width:
             sizes = f"{old.shape[0]} rows, this data set {rows}"
             warn(f"{path}: its puzzle embedding has {sizes}: all start at their mean")
-            tensors[_PUZZLE_TABLE] = old.float().mean(0, keepdim=True).expand(rows, width).clone()
+            puzzle_rows = "mean"
+        if isinstance(puzzle_rows, int) and puzzle_rows >= len(old):
+            has = f"its puzzle embedding has the rows 0 to {len(old) - 1}"
+            raise CheckpointError(f"{path}: load_puzzle_rows={puzzle_rows}: {has}")
+        if puzzle_rows is not None:
+            wide = old.float()
+            start = wide.mean(0) * (puzzle_rows == "mean")
+            start = wide[puzzle_rows] if isinstance(puzzle_rows, int) else start
+            tensors[_PUZZLE_TABLE] = start.expand(rows, -1).clone()
     restore_model(model, tensors, path)
 
 

@@ -235,3 +235,18 @@ def test_a_puzzle_embedding_of_another_size_starts_at_the_mean(tmp_path: Path) -
     assert_equal(model_tensors(new), expected)
     assert ["has 5 rows, this data set 3" in warning for warning in warned] == [True]
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+@pytest.mark.parametrize("start", ["mean", "zero", 0, 4])
+@pytest.mark.parametrize("number", [3, 5])
+def test_rows_of_the_puzzle_embedding_start_as_asked(
+    tmp_path: Path, start: Any, number: int
+) -> None:
+    old, new = build(num_puzzles=5), build(seed=1, num_puzzles=number)
+    load_start_weights(new, save(tmp_path, 1, old), pytest.fail, start)
+    trained = model_tensors(old)[TABLE]
+    named = {"mean": trained.mean(0), "zero": torch.zeros(16)}
+    row = named[start] if isinstance(start, str) else trained[start]
+    torch.testing.assert_close(model_tensors(new)[TABLE], row.expand(number, 16))
+    with pytest.raises(CheckpointError, match="load_puzzle_rows=5: .* has the rows 0 to 4"):
+        load_start_weights(new, tmp_path / "step_1", pytest.fail, 5)
