@@ -199,9 +199,6 @@ class Learner:
         else:
             drawn = {name: of_parts[0] for name, of_parts in drawn.items()}
             done = self._forward_backward(self.carry, batch, drawn, step)
-        if self.sparse:
-            starts = step > self.config.puzzle_emb_delay
-            self.sparse.lr = self.config.puzzle_emb_lr * factor * starts
         carry, loss, metrics, measured = done
         self.carry = carry.without_nonfinite() if self.skips else carry
         norms, in_a_row, stops = self._update(loss, factor, asked)
@@ -301,6 +298,7 @@ class Learner:
         with self.ranks.wait():  # On a CPU, for `skip`.
             self.update(norms, skip, factor)
         if self.sparse:
+            self.sparse.lr = self.config.puzzle_emb_lr * factor
             self.sparse.step(skip)
             self.sparse.zero_grad()
         return norms, self.outcomes.in_a_row, stops

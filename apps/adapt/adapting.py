@@ -52,9 +52,9 @@ _FROM_SCRATCH = (
     *("ema=true", "ema_rate=0.99"),
 )
 _OWN_FROM_SCRATCH = {"steps": 1000, "cells": 2500}
-# From scratch: the share of the steps that the weights learn alone, and how often in a row all
+# From scratch: the share of the time with a puzzle embedding, and how often in a row all
 # demonstrations must be right.
-_ALONE, _ROUNDS = 0.4, 10
+_OWN_SHARE, _ROUNDS = 0.6, 10
 _FEWEST_ROWS = 4
 _FROZEN = {"rows": True, "heads": "trunk", "all": False}
 
@@ -193,18 +193,15 @@ def _beside(output: Path, ending: str) -> Path:
 
 
 class Limit(NamedTuple):
-    """The step at which a part's run ends, the length of its schedule, and the steps before its
-    puzzle embedding is trained; 0: as the run goes.
-    """
+    """The last step of each stage of a part, and the length of their schedules."""
 
-    steps: int
+    steps: list[int]
     most: int
-    alone: int
 
 
 class Stage(NamedTuple):
-    """A part of a run: its last step, whether it ended before all demonstrations were right, and
-    because of its time, and the votes for its answers.
+    """A finished run of a part: its last step, whether it ended before all demonstrations were
+    right, and because of its time, and the votes for its answers.
     """
 
     step: int
@@ -218,12 +215,13 @@ def limits_of(parts: Sequence[Part], steps: int | str) -> dict[str, Limit]:
     wrote.
     """
     if isinstance(steps, int):
-        return {part.name: Limit(steps, steps, 0) for part in parts}
+        return {part.name: Limit([steps, steps], steps) for part in parts}
     reached = read_json_object(Path(steps))
     try:
         own = {part.name: reached[part.name] for part in parts}
-        keys = ("steps", "most", "alone")
-        return {name: Limit(*(int(one[key]) for key in keys)) for name, one in own.items()}
+        return {
+            name: Limit(list(map(int, one["steps"])), int(one["most"])) for name, one in own.items()
+        }
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"adapt.steps={steps}: it does not tell the steps of {error}") from None
 
@@ -278,11 +276,10 @@ class Adapter:
             name: list(map(joined, *(stage.details[name] for stage in stages)))
             for name in last.details
         }
-        ending = "all steps" if last.step == limit.steps else "all demonstrations right"
+        ending = "all steps" if last.is_over else "all demonstrations right"
         result = {
-            "steps": last.step,
+            "steps": [stage.step for stage in stages],
             "most": limit.most,
-            "alone": stages[0].step,
             "ending": "its time was over" if last.is_late else ending,
             "seconds": round(time.monotonic() - began, 1),
             "votes": {name: list(map(summary_of, pairs)) for name, pairs in votes.items()},
@@ -292,60 +289,62 @@ class Adapter:
         return result
 
     def _train(self, part: Part, limit: Limit, budget: float | None) -> Iterator[Stage]:
-        """Train on a part, or go on with it, and yield the stages.
+        """Yield the stages of a part, one after the other, until all demonstrations are right.
 
-        From scratch the weights alone learn at first: without own vectors for its puzzles a model
-        cannot learn them by heart, so what it learns holds for the test inputs, too. If that is not
-        enough, the vectors learn as well. The answers of both stages vote.
+        From scratch there are two, and their answers vote together. First the rows of the puzzle
+        embedding stay 0: a model that cannot tell the views apart cannot learn them by heart, so
+        what it learns holds for the test inputs, too. Then a new model learns rows as well, which
+        tasks need that have directions or fixed colours.
         """
-        if self.settings.checkpoint is not None or self.config.puzzle_emb_delay:
-            yield self._stage(part, limit, self.config.puzzle_emb_delay, limit.steps, budget)
-            return
-        alone = limit.alone or (round(_ALONE * limit.most) if budget is None else limit.steps)
-        first = part.folder / "alone.json"
-        if not first.exists():
-            spent = None if budget is None else _ALONE * budget
-            stage = self._stage(part, limit, limit.most, min(alone, limit.steps), spent)
-            write_atomically(first, json.dumps(stage._asdict()))
-            budget = None if budget is None else budget - (spent or 0)
-        stage = Stage(**read_json_object(first))
-        yield stage
-        if stage.is_over and stage.step < limit.steps:
-            yield self._stage(part, limit, stage.step, limit.steps, budget)
+        stages = [("run", _OWN_SHARE, self.config)]
+        if self.trained is None and self.config.arch.puzzle_emb_ndim:
+            alone = self.config.model_copy(update={"puzzle_emb_lr": 0.0})
+            stages.insert(0, ("alone", 1 - _OWN_SHARE, alone))
+        for (name, share, config), steps in zip(stages, limit.steps, strict=False):
+            done = part.folder / f"{name}.json"
+            if not done.exists():
+                time_left = None if budget is None else budget * (share if stages[1:] else 1)
+                is_late = self._run(part, part.folder / name, config, steps, limit.most, time_left)
+                step, details = self._answer(part, part.folder / name)
+                stage = Stage(step, is_late or step == steps, is_late, details)
+                write_atomically(done, json.dumps(stage._asdict()))
+            stage = Stage(**read_json_object(done))
+            yield stage
+            if not stage.is_over:
+                break
 
-    def _stage(
-        self, part: Part, limit: Limit, delay: int, steps: int, budget: float | None
-    ) -> Stage:
-        is_late = self._run(part, limit, delay, steps, budget)
-        step, details = self._answer(part)
-        return Stage(step, is_late or step == steps, is_late, details)
-
-    def _run(self, part: Part, limit: Limit, delay: int, steps: int, budget: float | None) -> bool:
-        """Train on a part, or go on with it, up to step `steps` and for at most `budget` seconds.
-        Return whether these are over.
+    def _run(
+        self,
+        part: Part,
+        folder: Path,
+        config: TrainConfig,
+        steps: int,
+        most: int,
+        budget: float | None,
+    ) -> bool:
+        """Train on a part, or go on with it, up to step `steps` of a schedule of `most` and for at
+        most `budget` seconds. Return whether these are over.
         """
         facts = load_metadata(part.folder / "data/train")
         rows_per_epoch = facts.mean_puzzle_examples * facts.total_groups
         examples = round(facts.mean_puzzle_examples * (facts.total_puzzles or 0))
         most_rows = max(_FEWEST_ROWS, self.settings.adapt.cells // facts.seq_len)
-        batch_size = min(self.config.global_batch_size, most_rows)
+        batch_size = min(config.global_batch_size, most_rows)
         own: dict[str, Any] = {
             "global_batch_size": batch_size,
             "data_path": str(part.folder / "data"),
-            "checkpoint_path": str(part.folder / "run"),
+            "checkpoint_path": str(folder),
             # Enough for all steps, though a batch may leave out a puzzle's last rows.
-            "epochs": math.ceil(2 * limit.most * batch_size / rows_per_epoch),
-            "limit_train_batches": limit.most,
+            "epochs": math.ceil(2 * most * batch_size / rows_per_epoch),
+            "limit_train_batches": most,
             "eval_split": None,
             "evaluators": [],
             "max_steps": steps,
-            "puzzle_emb_delay": delay,
             "load_puzzle_rows": self._start_rows(part),
-            "resume_changed": True,  # Of the delay; `require_same` compares the other settings.
             "max_time": None if budget is None else f"{max(budget, 1):.0f}s",
         }
-        kept = self.config.model_dump()
-        if self.settings.checkpoint is None:
+        kept = config.model_dump()
+        if self.trained is None:
             examples *= _ROUNDS
         own["callbacks"] = [*kept["callbacks"], {"name": "all_right", "examples": examples}]
         try:
@@ -366,11 +365,11 @@ class Adapter:
 
         return nearest_row(self.trained, part.folder / "data")
 
-    def _answer(self, part: Part) -> tuple[int, dict[str, Any]]:
+    def _answer(self, part: Part, run: Path) -> tuple[int, dict[str, Any]]:
         """Answer the test inputs of a part. Return the model's step, and the votes."""
         folder = part.folder / "answers"
         asked = {
-            "checkpoint": str(part.folder / "run"),
+            "checkpoint": str(run),
             "data_path": str(part.folder / "data"),
             "evaluators": ["arc"],
             "output": str(folder / "eval.json"),
@@ -426,5 +425,5 @@ def _described(result: Mapping[str, Any]) -> str:
         for pairs in result["votes"].values()
         for one in pairs
     ]
-    spent = f"{many(result['steps'], 'step')}, {duration(result['seconds'])}"
+    spent = f"{many(sum(result['steps']), 'step')}, {duration(result['seconds'])}"
     return f"{spent}, {result['ending']}; first guess has {', '.join(shares)} of the votes"

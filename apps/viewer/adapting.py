@@ -38,7 +38,8 @@ class Adapter:
         self, task: Mapping[str, Any], settings: list[str], tell: Callable[[Event], object]
     ) -> None:
         """Adapt to a task with settings of scripts/adapt.py. Report to `tell` the `loss` of each
-        logged `step`; then `guesses`, for each test input; or an `error`.
+        logged `step`, which begins anew with each stage; then `guesses`, for each test input; or an
+        `error`.
         """
         self.stop()
         with TemporaryDirectory() as folder:
@@ -67,14 +68,14 @@ class Adapter:
             self._process.kill()
 
     def _events(self, process: subprocess.Popen[bytes], place: Path) -> Iterator[Event]:
-        metrics, position = place / "out_runs/task/run" / METRICS_FILE, 0
+        position = dict[Path, int]()
         while True:
             has_ended = process.poll() is not None
-            if metrics.exists():
+            for metrics in sorted(place.glob(f"out_runs/task/*/{METRICS_FILE}")):
                 with open(metrics) as file:
-                    file.seek(position)
+                    file.seek(position.get(metrics, 0))
                     lines = file.read().rpartition("\n")[0]
-                position += len(lines.encode()) + bool(lines)
+                position[metrics] = position.get(metrics, 0) + len(lines.encode()) + bool(lines)
                 for record in map(json.loads, lines.splitlines()):
                     if "train/lm_loss" in record:
                         yield {"step": record["step"], "loss": record["train/lm_loss"]}

@@ -753,8 +753,7 @@ def test_a_task_is_learnt(client: Client) -> None:
     answer = client.ask("adapt", task=TASK, minutes=0.1)
     events = [event for event in map(json.loads, answer.splitlines()) if event]
     steps = [event["step"] for event in events[:-1]]
-    assert steps
-    assert steps == sorted(set(steps))
+    assert 0 < steps[0] < steps[1]
     assert all(event["loss"] > 0 for event in events[:-1])
     (two,) = events[-1]["guesses"]
     assert [set(guess) for guess in two] == [{"svg", "votes"}] * len(two)

@@ -255,8 +255,6 @@ class OptimizationSettings(Schema):
     """peak learning rate of the puzzle embedding"""
     puzzle_emb_weight_decay: NonNegativeFloat = 0.1
     """weight decay of the puzzle embedding"""
-    puzzle_emb_delay: CountOrZero = 0
-    """optimizer steps before its first update"""
     ema: StrictBool = False
     """true: keep an exponential moving average of the weights, and evaluate it"""
     ema_rate: Rate = 0.999

@@ -95,7 +95,7 @@ const learn = trying(async () => {
 function happened({ error, step, loss, guesses }) {
   if (error) throw new Error(error);
   if (loss !== undefined) {
-    state.losses.push([step, loss]);
+    state.losses.push(loss);
     $("progress").textContent = `step ${step.toLocaleString("en")}, loss ${loss.toPrecision(3)}`;
     plot();
   }
@@ -111,9 +111,9 @@ function happened({ error, step, loss, guesses }) {
 
 /** Draw the losses on a logarithmic scale. */
 function plot() {
-  const last = state.losses.at(-1)[0], logs = state.losses.map(([, loss]) => Math.log10(Math.max(loss, 1e-4)));
+  const last = state.losses.length - 1 || 1, logs = state.losses.map((loss) => Math.log10(Math.max(loss, 1e-4)));
   const low = Math.min(...logs, -1), high = Math.max(...logs, 0);
-  const points = state.losses.map(([step], at) => `${(320 * step) / last},${4 + (112 * (high - logs[at])) / (high - low)}`);
+  const points = logs.map((log, at) => `${(320 * at) / last},${4 + (112 * (high - log)) / (high - low)}`);
   $("losses").removeAttribute("hidden");
   $("losses").innerHTML = `<polyline points="${points.join(" ")}"/>`;
 }

@@ -278,10 +278,3 @@ def test_without_a_fault_skip_changes_no_bit(learner_of: Callable[..., Learner])
     pairs = zip(*(each.learner.metrics.drain() for each in (steps, other)), strict=True)
     for own, expected in pairs:
         assert own == expected | {"train/nonfinite": 0.0}
-
-
-def test_the_puzzle_embedding_may_wait(make_steps: Callable[..., Outcome]) -> None:
-    late, never = (make_steps(f"puzzle_emb_delay={steps}").table for steps in (3, 4))
-    assert not never.any()
-    # One step of sign-SGD; the schedule lowers the rate a little.
-    assert late.abs().unique().tolist() == pytest.approx([0.0, 0.1], rel=0.01)
