@@ -291,13 +291,14 @@ class Adapter:
     def _train(self, part: Part, limit: Limit, budget: float | None) -> Iterator[Stage]:
         """Yield the stages of a part, one after the other, until all demonstrations are right.
 
-        From scratch there are two, and their answers vote together. First the rows of the puzzle
-        embedding stay 0: a model that cannot tell the views apart cannot learn them by heart, so
-        what it learns holds for the test inputs, too. Then a new model learns rows as well, which
-        tasks need that have directions or fixed colours.
+        For a single task from scratch there are two, and their answers vote together. First the
+        rows of the puzzle embedding stay 0: a model that cannot tell the views apart cannot learn
+        them by heart, so what it learns holds more often for the test inputs, too. Then a new model
+        learns rows as well, which tasks need that have directions or fixed colours.
         """
         stages = [("run", _OWN_SHARE, self.config)]
-        if self.trained is None and self.config.arch.puzzle_emb_ndim:
+        is_alone = self.trained is None and len(part.tasks) == 1
+        if is_alone and self.config.arch.puzzle_emb_ndim:
             alone = self.config.model_copy(update={"puzzle_emb_lr": 0.0})
             stages.insert(0, ("alone", 1 - _OWN_SHARE, alone))
         for (name, share, config), steps in zip(stages, limit.steps, strict=False):
