@@ -33,4 +33,4 @@ def adapt(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run_entry_point(SolveConfig, "cfg_solve", partial(main, adapt), str(__doc__))
+    run_entry_point(SolveConfig, "cfg_solve", partial(main, adapt=adapt), str(__doc__))

@@ -45,15 +45,16 @@ Puzzles = Iterator[tuple[str, Puzzle]]  # Pairs of (place in the source, puzzle)
 Outcome = tuple[str, bool | None, "Callable[[], list[Frame]]"]
 
 
-def main(adapt: Callable[[list[str]], None], overrides: list[str]) -> None:
+def main(overrides: list[str], adapt: Callable[[list[str]], object] = print) -> None:
     """Compose and validate the settings, read the puzzles, then load torch and solve them.
 
     Args:
-        adapt: runs scripts/adapt.py.
+        adapt: runs scripts/adapt.py with these arguments.
     """
     config = load_config(SolveConfig, "cfg_solve", [quoted(override) for override in overrides])
     if config.adapt:
-        return adapt(list(settings_to_adapt(config)))
+        adapt(list(settings_to_adapt(config)))
+        return None
     if config.animate is not None:
         require_gif(config.animate)
     trained = None

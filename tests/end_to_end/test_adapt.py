@@ -332,8 +332,9 @@ def test_the_guesses_for_a_single_task_are_shown(adapt: Any, tmp_path: Path, cap
 def test_solve_hands_a_task_on(tmp_path: Path) -> None:
     given = list[list[str]]()
     settings = ["adapt=true", "device=cpu", "num_threads=1"]
-    solving.main(given.append, [*settings, f"file={tmp_path}/a b.json", "checkpoint=zoo:arc-demo"])
+    asked = [*settings, f"file={tmp_path}/a b.json", "checkpoint=zoo:arc-demo"]
+    solving.main(asked, adapt=given.append)
     own = [f"tasks='{tmp_path}/a b.json'", "output='adapted/a b.json'", "checkpoint='zoo:arc-demo'"]
     assert given == [[*own, "device='cpu'", "num_threads=1"]]
     with pytest.raises(ConfigError, match="adapt=true is for an ARC task: set file=TASK.json"):
-        solving.main(given.append, ["adapt=true", "puzzle=53"])
+        solving.main(["adapt=true", "puzzle=53"], adapt=given.append)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-NOT_SHIPPED = ("tests", "build")
+NOT_SHIPPED = ("tests", "build", "examples")
 
 
 def test_every_module_and_configuration_is_in_the_wheel() -> None:

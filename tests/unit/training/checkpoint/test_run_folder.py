@@ -174,7 +174,7 @@ NEUTRAL = """
     evaluators=[arc] device=cpu compile=false num_threads=1
     rank_timeout=30 log_interval=1 diagnose_interval=7 max_steps=8
     sweep_name=other plugins=[] micro_batch_size=4 profile=true eval_split=null
-    callbacks=[early_stop] background_save=false
+    callbacks=[early_stop] background_save=false load_puzzle_rows=zero
 """
 
 
