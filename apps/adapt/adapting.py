@@ -27,7 +27,7 @@ from dataset.format.reading import load_metadata
 from dataset.kinds.arc import ARC
 from dataset.kinds.base import Puzzle
 from evaluation.config import EvalConfig
-from evaluation.evaluators.arc import NO_ANSWER
+from evaluation.evaluators.arc import NO_ANSWER, attempts_of
 from evaluation.job import Job, prepare
 from runtime.errors import ConfigError, DatasetError, Preempted
 from runtime.files import write_atomically
@@ -260,7 +260,7 @@ class Adapter:
         options = ["--output-dir", str(data), "--dataset-dirs", self.settings.tasks]
         options += ["--num-aug", str(self.settings.adapt.num_aug), "--seed", str(self.config.seed)]
         # A model that knows a canvas of 30 x 30 stays on it.
-        if self.settings.checkpoint is None or self.config.arch.any_canvas:
+        if self.trained is None or self.config.arch.any_canvas:
             options.append("--fit")
         part.folder.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
@@ -283,7 +283,14 @@ class Adapter:
             "ending": "its time was over" if last.is_late else ending,
             "seconds": round(time.monotonic() - began, 1),
             "votes": {name: list(map(summary_of, pairs)) for name, pairs in votes.items()},
-            "answers": {name: list(map(attempts_in, pairs)) for name, pairs in votes.items()},
+            "answers": {
+                # Empty grids are invalid.
+                name: [
+                    attempts_of([grid["grid"] or NO_ANSWER for grid in one["grids"]])
+                    for one in pairs
+                ]
+                for name, pairs in votes.items()
+            },
         }
         write_atomically(done, json.dumps(result) + "\n")
         return result
@@ -293,8 +300,8 @@ class Adapter:
 
         For a single task from scratch there are two, and their answers vote together. First the
         rows of the puzzle embedding stay 0: a model that cannot tell the views apart cannot learn
-        them by heart, so what it learns holds more often for the test inputs, too. Then a new model
-        learns rows as well, which tasks need that have directions or fixed colours.
+        them by heart, and answers more test inputs. Then a new model learns rows as well: tasks
+        with directions or fixed colours need them.
         """
         stages = [("run", _OWN_SHARE, self.config)]
         is_alone = self.trained is None and len(part.tasks) == 1
@@ -384,7 +391,9 @@ class Adapter:
 
 
 def joined(*details: Mapping[str, Any]) -> dict[str, Any]:
-    """Add up the votes for a test input, in the form of `evaluators.arc.task_details`."""
+    """Add up the votes for a test input, in the form of `evaluators.arc.task_details`; a grid's
+    `mean_q` is the larger of its means.
+    """
     grids = dict[str, dict[str, Any]]()
     for one in chain.from_iterable(each["grids"] for each in details):
         known = grids.setdefault(json.dumps(one["grid"]), {"votes": 0, "views": [0] * NUM_VIEWS})
@@ -402,12 +411,6 @@ def summary_of(one: Mapping[str, Any]) -> dict[str, Any]:
         "first": [grid["votes"] for grid in one["grids"][:2]],
         "views": [grid["views"] for grid in one["grids"][:2]],
     }
-
-
-def attempts_in(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the two attempts of a submission. An empty grid, which is invalid, becomes zeros."""
-    best = [grid["grid"] or NO_ANSWER for grid in one["grids"][:2]] or [NO_ANSWER]
-    return {"attempt_1": best[0], "attempt_2": best[-1]}
 
 
 def boards(task: Task, answers: Sequence[Mapping[str, Any]]) -> Iterator[str]:

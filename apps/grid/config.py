@@ -22,9 +22,9 @@ class GridConfig(RecurrenceConfig):
     width_multiple: ClassVar[int] = 8
     any_canvas: ClassVar[bool] = True
     # Shared settings that this model cannot change; config/arch/grid.yaml leaves them out.
-    fixed: ClassVar[dict[str, object]] = {
-        **{"mlp_t": False, "puzzle_emb_len": 0, "attention_bias": "none", "pos_encodings": "none"}
-    }
+    fixed: ClassVar[dict[str, object]] = dict(
+        mlp_t=False, puzzle_emb_len=0, attention_bias="none", pos_encodings="none"
+    )
 
     name: Literal["grid"] = "grid"
     """TRM with a state for each colour in each cell of an ARC grid; treats colours 1 to 9 alike"""

@@ -6,7 +6,7 @@ colours, and a puzzle's own vector for each. So permuting the colours 1 to 9 of 
 vectors with them, permutes the answer, without having to learn this.
 
 Cells are mixed with their eight neighbours, and with the means over their row, their column and the
-canvas: what the network learns on one canvas holds on all.
+canvas. No weight depends on the size of the canvas.
 
 Shape letters: B batch, N tokens with a state, S cells, D hidden width.
 """

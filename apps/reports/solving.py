@@ -45,16 +45,18 @@ Puzzles = Iterator[tuple[str, Puzzle]]  # Pairs of (place in the source, puzzle)
 Outcome = tuple[str, bool | None, "Callable[[], list[Frame]]"]
 
 
-def main(overrides: list[str], adapt: Callable[[list[str]], object] = print) -> None:
+def main(overrides: list[str], adapt: Callable[[list[str]], object] | None = None) -> None:
     """Compose and validate the settings, read the puzzles, then load torch and solve them.
 
     Args:
-        adapt: runs scripts/adapt.py with these arguments.
+        adapt: runs scripts/adapt.py with these arguments; needed for `adapt=true`.
     """
     config = load_config(SolveConfig, "cfg_solve", [quoted(override) for override in overrides])
     if config.adapt:
-        adapt(list(settings_to_adapt(config)))
-        return None
+        settings = list(settings_to_adapt(config))
+        assert adapt is not None
+        adapt(settings)
+        return
     if config.animate is not None:
         require_gif(config.animate)
     trained = None

@@ -22,6 +22,7 @@ from apps.viewer.inside import listened, looked_inside
 from apps.viewer.shelf import MISTAKES, Model, Shelf, at, label
 from apps.viewer.thinking import Event, Options, Thinker, svg_of
 from dataset.arc.tasks import parse_task
+from dataset.format.schema import ARC_PALETTE
 from dataset.kinds.arc import ARC
 from dataset.kinds.base import Puzzle
 from dataset.kinds.sudoku import SUDOKU
@@ -233,6 +234,7 @@ class _Api:
             "models": [_named(m.name, lambda m=m: m.facts(shelf)) for m in shelf.models],
             "data": [_named(d.name, lambda d=d: {"kind": d.kind.name}) for d in shelf.data],
             "records": [{"name": f"{r.name}: {r.data.name}"} for r in shelf.records],
+            "colours": ARC_PALETTE,
         }
 
     def board(self, sent: Any) -> Event:
@@ -297,8 +299,9 @@ class _Api:
     def adapt(self, sent: Any) -> Callable[[Callable[[Event], object]], None]:
         """Return a function that adapts to an ARC task and reports each event as it happens."""
         request = validate(AdaptRequest, sent)
-        where = {"is_evaluation": True, "outputs_may_lack": True}
-        task = parse_task("task", request.task, "the page", **where)
+        task = parse_task(
+            "task", request.task, "the page", is_evaluation=True, outputs_may_lack=True
+        )
         settings = [f"adapt.max_time={max(1, round(60 * request.minutes))}s", "adapt.steps=100000"]
         if request.model is not None:
             model = self._model(request.model)

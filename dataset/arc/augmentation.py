@@ -90,17 +90,7 @@ def draw_augmentations(
         uint8 [1 + found, 10]: the view, then the new colours of 1 to 9.
     """
     turned = [[pair_key(pair, view) for pair in pairs] for view in range(NUM_VIEWS)]
-    tries = 1 + _TRIES_PER_AUGMENTATION * num_aug
-    number = int.from_bytes(hashlib.sha256(task.encode()).digest()[:8], "little")
-    words = random_words(seed, Stream.ARC_AUGMENTATION, (0, 0, number, 0), tries - 1)
-    choices = (words % np.uint64(NUM_VIEWS * factorial(9))).astype(np.int64)
-    drawn = np.empty((tries, ARC_NUM_COLOURS), dtype=np.uint8)
-    drawn[0] = IDENTITY  # View 0, and colours 1 to 9 unchanged.
-    drawn[1:, 0], orders = np.divmod(choices, factorial(9))
-    drawn[1:, 1:] = _colour_orders()[orders]
-    if not recolour:
-        drawn = np.tile(drawn[0], (NUM_VIEWS, 1))
-        drawn[:, 0] = range(NUM_VIEWS)
+    drawn = _drawn(task, num_aug, seed) if recolour else _all_views()
     no_colours = bytes(range(ARC_NUM_COLOURS, 256))
     kept, seen = list[int](), set[object]()
     for row, one in enumerate(map(bytes, drawn)):
@@ -111,6 +101,26 @@ def draw_augmentations(
             if len(kept) > num_aug:
                 break
     return drawn[kept]
+
+
+def _drawn(task: str, num_aug: int, seed: int) -> np.ndarray:
+    """Return the original and 5 * num_aug draws, uint8 [1 + draws, 10]."""
+    tries = 1 + _TRIES_PER_AUGMENTATION * num_aug
+    number = int.from_bytes(hashlib.sha256(task.encode()).digest()[:8], "little")
+    words = random_words(seed, Stream.ARC_AUGMENTATION, (0, 0, number, 0), tries - 1)
+    choices = (words % np.uint64(NUM_VIEWS * factorial(9))).astype(np.int64)
+    drawn = np.empty((tries, ARC_NUM_COLOURS), dtype=np.uint8)
+    drawn[0] = IDENTITY  # View 0, and colours 1 to 9 unchanged.
+    drawn[1:, 0], orders = np.divmod(choices, factorial(9))
+    drawn[1:, 1:] = _colour_orders()[orders]
+    return drawn
+
+
+def _all_views() -> np.ndarray:
+    """Return the eight views with unchanged colours, uint8 [8, 10]."""
+    views = np.tile(IDENTITY, (NUM_VIEWS, 1))
+    views[:, 0] = range(NUM_VIEWS)
+    return views
 
 
 @cache

@@ -229,20 +229,25 @@ def score(tasks: Tasks, tally: Tally, ks: Sequence[int] = PASS_KS) -> tuple[dict
 
 
 def submission(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, list[list[int]]]]]:
-    """Return the official two-attempt form: {task: [{"attempt_1": grid, "attempt_2": grid}, ...]}.
+    """Return the official form, {task: [`attempts_of` each test input]}."""
 
-    With only one grid, the second attempt repeats the first. A test input without votes gets the
-    2 x 2 zeros of the official sample.
-    """
-
-    def attempts(ranked: list[Votes]) -> dict[str, list[list[int]]]:
-        grids = [grid_of(votes.key).tolist() for votes in ranked[:2]] or [NO_ANSWER]
-        return {"attempt_1": grids[0], "attempt_2": grids[-1]}
+    def ranked(task: str, pair: TestPair) -> list[list[list[int]]]:
+        return [grid_of(votes.key).tolist() for votes in tally.ranked(task, pair.input_key)]
 
     return {
-        name: [attempts(tally.ranked(name, pair.input_key)) for pair in pairs]
-        for name, pairs in tasks.items()
+        name: [attempts_of(ranked(name, pair)) for pair in pairs] for name, pairs in tasks.items()
     }
+
+
+def attempts_of(grids: Sequence[list[list[int]]]) -> dict[str, list[list[int]]]:
+    """Return the two attempts for a test input, {"attempt_1": grid, "attempt_2": grid}.
+
+    Args:
+        grids: best first. With only one, the second attempt repeats it; with none, both are the
+            2 x 2 zeros of the official sample.
+    """
+    best = list(grids[:2]) or [NO_ANSWER]
+    return {"attempt_1": best[0], "attempt_2": best[-1]}
 
 
 def task_details(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, Any]]]:

@@ -144,6 +144,17 @@ def test_time_is_shared_out(adapt: Any, tasks: Path, tmp_path: Path) -> None:
         assert all(0 < steps < 100_000 for steps in one["steps"])
 
 
+def trained_on(tasks: Path, folder: Path, augmented: str, *settings: str) -> Path:
+    """Train on the demonstrations of all tasks; return the run's folder."""
+    run, data = folder / "base", folder / "data"
+    options = ("--dataset-dirs", "tasks", augmented, "--output-dir", str(data))
+    build(parse_options(options), Source(adapting.read_tasks(tasks, {}), {}))
+    usual = ("eval_interval=null", "logger=jsonl", "compile=false")
+    places = (f"checkpoint_path={run}", f"data_path={data}")
+    pretrain.run(load_config(TrainConfig, "cfg_pretrain", [*settings, *places, *usual]))
+    return run
+
+
 @pytest.mark.parametrize("what", ["rows", "heads", "all"])
 @pytest.mark.parametrize("arch", [MODEL, GRID], ids=["trm", "grid"])
 def test_what_is_trained(
@@ -151,12 +162,8 @@ def test_what_is_trained(
 ) -> None:
     from training.checkpoint.tensors import load_weights
 
-    run, data = tmp_path / "base", tmp_path / "data"
-    options = ("--dataset-dirs", "tasks", "--num-aug", "5", "--output-dir", str(data))
-    build(parse_options(options), Source(adapting.read_tasks(tasks, {}), {}))
-    longer = (f"checkpoint_path={run}", f"data_path={data}", "max_steps=2", "epochs=10")
-    usual = ("eval_interval=null", "logger=jsonl", "compile=false", "global_batch_size=2")
-    pretrain.run(load_config(TrainConfig, "cfg_pretrain", [*arch, *longer, *usual]))
+    short = ("max_steps=2", "epochs=10", "global_batch_size=2")
+    run = trained_on(tasks, tmp_path, "--num-aug=5", *arch, *short)
     adapt(tasks, f"checkpoint={run}", f"adapt.what={what}", "puzzle_emb_lr=0.1", "adapt.together=2")
     one = tmp_path / "out/submission_runs/aa/run"
     before, after = (load_weights(sorted(path.glob("step_*"))[-1]) for path in (run, one))
@@ -173,13 +180,9 @@ def test_new_rows_start_at_the_nearest_task(
 ) -> None:
     from training.checkpoint.tensors import load_weights
 
-    run, data = tmp_path / "base", tmp_path / "data"
-    options = ("--dataset-dirs", "tasks", "--num-aug", "0", "--output-dir", str(data))
-    build(parse_options(options), Source(adapting.read_tasks(tasks, {}), {}))
-    longer = (f"checkpoint_path={run}", f"data_path={data}", "max_steps=60", "epochs=500")
-    usual = ("eval_interval=null", "logger=jsonl", "compile=false", "global_batch_size=4")
+    longer = ("max_steps=60", "epochs=500", "global_batch_size=4")
     rates = ("lr=1e-2", "lr_warmup_steps=0", "puzzle_emb_lr=0.1")
-    pretrain.run(load_config(TrainConfig, "cfg_pretrain", [*arch, *longer, *usual, *rates]))
+    run = trained_on(tasks, tmp_path, "--num-aug=0", *arch, *longer, *rates)
     (saved,) = run.glob("step_*")
     known = load_weights(saved)["model.inner.puzzle_emb.weights"]
     assert not np.allclose(known[1], known[2], atol=0.1)

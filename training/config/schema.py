@@ -277,8 +277,9 @@ class RunFolderSettings(Schema):
     load_checkpoint: str | None = None
     """start weights: a run, a checkpoint, or a published step_N file; not used to resume a run"""
     load_puzzle_rows: Literal["mean", "zero"] | CountOrZero | None = None
-    """what the rows of the puzzle embedding start at with load_checkpoint: the mean of its rows, 0,
-    or one row of it, by number; null: its own rows, or their mean if it has more or fewer"""
+    """the first value of all rows of the puzzle embedding, with load_checkpoint: the mean of the
+    trained rows, 0, or the trained row of this number; null: the trained rows, or their mean if
+    their number differs"""
     resume: Literal["auto", "never"] | CountOrZero = "auto"
     """auto: go on from the newest checkpoint in the run's folder; a number: from that step"""
     resume_changed: StrictBool = False

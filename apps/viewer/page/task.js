@@ -1,20 +1,20 @@
 /** A new ARC task: paste or draw it, let a model learn it, and see the guesses with the views that voted for them. */
 import { $, draw, listen, make, say, trying } from "./common.js";
 
-const COLOURS = ["#000000", "#0074D9", "#FF4136", "#2ECC40", "#FFDC00", "#AAAAAA", "#F012BE", "#FF851B", "#7FDBFF", "#870C25"];
 const MOST = 30;
 const blank = (rows = 3, columns = 3) => Array.from({ length: rows }, () => Array(columns).fill(0));
-const state = { task: { train: [{ input: blank(), output: blank() }], test: [{ input: blank() }] }, colour: 1, asking: null, losses: [] };
+const state = { task: { train: [{ input: blank(), output: blank() }], test: [{ input: blank() }] }, colour: 1, colours: [], asking: null, losses: [] };
 
-/** Show the task, and offer the models that read ARC tasks. */
-export function open(models) {
+/** Show the task in these colours, and offer the models that read ARC tasks. */
+export function open({ models, colours }) {
+  state.colours = colours;
   const able = models.map((one, at) => ({ ...one, at })).filter((one) => one.kind === "ARC");
   const option = (textContent, value) => make("option", { textContent, value });
   $("teacher").replaceChildren(option("scratch", ""), ...able.map((one) => option(one.name, one.at)));
-  $("palette").replaceChildren(...COLOURS.map((fill, colour) => {
+  $("palette").replaceChildren(...colours.map((fill, colour) => {
     const button = make("button", { ariaLabel: `colour ${colour}`, ariaPressed: String(colour === state.colour) });
     button.style.setProperty("--fill", fill);
-    button.onclick = () => { state.colour = colour; open(models); };
+    button.onclick = () => { state.colour = colour; open({ models, colours }); };
     return button;
   }));
   show();
@@ -54,7 +54,7 @@ function painted(grid, label) {
     const cell = make("button", { ariaLabel: `row ${r + 1}, column ${c + 1}: ${colour}` });
     const paint = (to) => {
       grid[r][c] = to;
-      cell.style.setProperty("--fill", COLOURS[to]);
+      cell.style.setProperty("--fill", state.colours[to]);
       cell.ariaLabel = `row ${r + 1}, column ${c + 1}: ${to}`;
     };
     paint(colour);
@@ -69,7 +69,7 @@ function painted(grid, label) {
 /** Take a pasted task; the server checks it once more. */
 function read() {
   const found = JSON.parse($("json").value), isGrid = (grid) => Array.isArray(grid) && grid.length && grid.every((own) =>
-    Array.isArray(own) && own.length === grid[0].length && own.length && own.every((cell) => COLOURS[cell]));
+    Array.isArray(own) && own.length === grid[0].length && own.length && own.every((cell) => state.colours[cell]));
   const holds = (pairs, ...sides) => Array.isArray(pairs) && pairs.length && pairs.every((pair) => sides.every((side) => isGrid(pair?.[side])));
   if (!holds(found.train, "input", "output") || !holds(found.test, "input")) throw new Error("this is no ARC task: see docs/arc.md");
   state.task = found;

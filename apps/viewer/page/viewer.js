@@ -130,7 +130,7 @@ function showTab(tab) {
   $("task").hidden = $("learning").hidden = tab !== "task";
   $("browse").hidden = tab === "own" || tab === "task";
   $("thinking").hidden = tab === "task";
-  if (tab === "task") return task.open(state.found.models);
+  if (tab === "task") return task.open(state.found);
   if (tab === "own") return;
   $("which-label").textContent = tab === "data" ? "Data set" : "Evaluation";
   $("rows").replaceChildren();

@@ -76,7 +76,7 @@ def test_rows_and_columns_border_and_black_are_told_apart() -> None:
 
 
 def test_a_change_reaches_neighbours_and_lines() -> None:
-    # One update, so that what a cell does not see at once, it does not see at all.
+    # After one update a cell has seen only what a block mixes directly.
     model = inner_of(model_of())
     block = model.L_level.layers[0]
     x = torch.randn(NUM_TOKENS, SIDE * SIDE, 8, dtype=torch.float64)
