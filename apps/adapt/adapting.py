@@ -8,11 +8,12 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from string import ascii_lowercase, digits
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -51,10 +52,10 @@ _FROM_SCRATCH = (
     *("arch=grid", "arch.H_cycles=1", "global_batch_size=32", "lr=1e-3", "lr_warmup_steps=20"),
     *("ema=true", "ema_rate=0.99"),
 )
-_OWN_FROM_SCRATCH = {"steps": 1000, "cells": 2500}
-# From scratch: the share of the time with a puzzle embedding, and how often in a row all
-# demonstrations must be right.
-_OWN_SHARE, _ROUNDS = 0.6, 10
+_OWN_FROM_SCRATCH = {"steps": 1000, "cells": 2500, "models": 2}
+# From scratch: the share of the time left for a model that learns "alone" or "run" first (see
+# `Adapter._train`), and how often in a row all demonstrations must be right.
+_SHARES, _ROUNDS = {"alone": 0.4, "run": 0.6}, 10
 _FEWEST_ROWS = 4
 _FROZEN = {"rows": True, "heads": "trunk", "all": False}
 
@@ -69,6 +70,7 @@ class AdaptSettings(Schema):
     num_aug: CountOrZero = 200
     together: Count = 1
     cells: Count = 100_000
+    models: Count = 1
 
 
 class OwnSettings(Schema):
@@ -115,7 +117,7 @@ def main(
     output, answers = Path(settings.output), dict[str, Any]()
     tasks = read_tasks(Path(settings.tasks), answers)
     parts = list(parts_of(tasks, output, settings.adapt.together))
-    limits = limits_of(parts, settings.adapt.steps)
+    limits = limits_of(parts, names_of(config, settings), settings.adapt.steps)
     require_same(output, config, settings)
     adapter = Adapter(config, settings, trained, train, measure)
     began, told = time.monotonic(), dict[str, Any]()
@@ -192,36 +194,49 @@ def _beside(output: Path, ending: str) -> Path:
     return output.with_name(output.stem + ending)
 
 
-class Limit(NamedTuple):
-    """The last step of each stage of a part, and the length of their schedules."""
+def names_of(config: TrainConfig, settings: OwnSettings) -> list[str]:
+    """Return the names of the models that learn a part; see `Adapter._train`."""
+    kinds = ["run"]
+    if settings.checkpoint is None:
+        if settings.adapt.together == 1 and config.arch.puzzle_emb_ndim:
+            kinds.insert(0, "alone")
+    elif settings.adapt.models > 1:
+        raise ConfigError("adapt.models is for learning from scratch, without checkpoint=")
+    return [
+        kinds[number % len(kinds)] + str(number // len(kinds) or "")
+        for number in range(settings.adapt.models)
+    ]
 
-    steps: list[int]
+
+class Limit(NamedTuple):
+    """The last step of each model of a part, and the length of their schedules."""
+
+    steps: dict[str, int]
     most: int
 
 
-class Stage(NamedTuple):
-    """A finished run of a part: its last step, whether it ended before all demonstrations were
-    right, and because of its time, and the votes for its answers.
+class Trained(NamedTuple):
+    """A model that has learned a part: its last step, whether it ended before all demonstrations
+    were right, and because of its time, how many seconds it took, and the votes for its answers.
     """
 
     step: int
     is_over: bool
     is_late: bool
+    seconds: float
     details: dict[str, Any]
 
 
-def limits_of(parts: Sequence[Part], steps: int | str) -> dict[str, Limit]:
+def limits_of(parts: Sequence[Part], names: Iterable[str], steps: int | str) -> dict[str, Limit]:
     """Return the limit of each part: a number for all, or from a file that an earlier adaptation
     wrote.
     """
     if isinstance(steps, int):
-        return {part.name: Limit([steps, steps], steps) for part in parts}
+        return {part.name: Limit(dict.fromkeys(names, steps), steps) for part in parts}
     reached = read_json_object(Path(steps))
     try:
         own = {part.name: reached[part.name] for part in parts}
-        return {
-            name: Limit(list(map(int, one["steps"])), int(one["most"])) for name, one in own.items()
-        }
+        return {name: Limit(dict(one["steps"]), int(one["most"])) for name, one in own.items()}
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"adapt.steps={steps}: it does not tell the steps of {error}") from None
 
@@ -270,15 +285,15 @@ class Adapter:
             redirect_stderr(words),
         ):
             builder.build(builder.parse_options(options), Source(part.tasks, {}))
-            stages = list(self._train(part, limit, budget))
-        last = stages[-1]
+            models = self._train(part, limit, budget)
+        last = list(models.values())[-1]
         votes = {
-            name: list(map(joined, *(stage.details[name] for stage in stages)))
+            name: list(map(joined, *(model.details[name] for model in models.values())))
             for name in last.details
         }
         ending = "all steps" if last.is_over else "all demonstrations right"
         result = {
-            "steps": [stage.step for stage in stages],
+            "steps": {name: model.step for name, model in models.items()},
             "most": limit.most,
             "ending": "its time was over" if last.is_late else ending,
             "seconds": round(time.monotonic() - began, 1),
@@ -295,31 +310,38 @@ class Adapter:
         write_atomically(done, json.dumps(result) + "\n")
         return result
 
-    def _train(self, part: Part, limit: Limit, budget: float | None) -> Iterator[Stage]:
-        """Yield the stages of a part, one after the other, until all demonstrations are right.
+    def _train(self, part: Part, limit: Limit, budget: float | None) -> dict[str, Trained]:
+        """Return the models that learn a part one after the other; their answers vote together.
 
-        For a single task from scratch there are two, and their answers vote together. First the
-        rows of the puzzle embedding stay 0: a model that cannot tell the views apart cannot learn
-        them by heart, and answers more test inputs. Then a new model learns rows as well: tasks
-        with directions or fixed colours need them.
+        For a single task from scratch there are two kinds. An "alone" keeps the rows of the puzzle
+        embedding at 0: a model that cannot tell the views apart cannot learn them by heart, and
+        answers more test inputs. A "run" learns rows as well: tasks with directions or fixed
+        colours need them. They take turns, with other seeds, while the time left is enough for
+        what the last of their kind took.
         """
-        stages = [("run", _OWN_SHARE, self.config)]
-        is_alone = self.trained is None and len(part.tasks) == 1
-        if is_alone and self.config.arch.puzzle_emb_ndim:
-            alone = self.config.model_copy(update={"puzzle_emb_lr": 0.0})
-            stages.insert(0, ("alone", 1 - _OWN_SHARE, alone))
-        for (name, share, config), steps in zip(stages, limit.steps, strict=False):
-            done = part.folder / f"{name}.json"
+        models, took = dict[str, Trained](), dict[str, float]()
+        began = time.monotonic()
+        for name, steps in limit.steps.items():
+            kind, seed = name.rstrip(digits), name.lstrip(ascii_lowercase)
+            left = None if budget is None else budget - (time.monotonic() - began)
+            if left is not None and left < took.get(kind, 0.0):
+                continue
+            done, start = part.folder / f"{name}.json", time.monotonic()
             if not done.exists():
-                time_left = None if budget is None else budget * (share if stages[1:] else 1)
-                is_late = self._run(part, part.folder / name, config, steps, limit.most, time_left)
+                own: dict[str, Any] = {"seed": self.config.seed + int(seed or 0)}
+                if kind == "alone":
+                    own["puzzle_emb_lr"] = 0.0
+                if left is not None and "alone" in limit.steps and math.inf not in took.values():
+                    left *= _SHARES[kind]
+                config = self.config.model_copy(update=own)
+                is_late = self._run(part, part.folder / name, config, steps, limit.most, left)
                 step, details = self._answer(part, part.folder / name)
-                stage = Stage(step, is_late or step == steps, is_late, details)
-                write_atomically(done, json.dumps(stage._asdict()))
-            stage = Stage(**read_json_object(done))
-            yield stage
-            if not stage.is_over:
-                break
+                seconds = time.monotonic() - start
+                model = Trained(step, is_late or step == steps, is_late, seconds, details)
+                write_atomically(done, json.dumps(model._asdict()))
+            models[name] = model = Trained(**read_json_object(done))
+            took[kind] = math.inf if model.is_late else model.seconds
+        return models
 
     def _run(
         self,
@@ -429,5 +451,5 @@ def _described(result: Mapping[str, Any]) -> str:
         for pairs in result["votes"].values()
         for one in pairs
     ]
-    spent = f"{many(sum(result['steps']), 'step')}, {duration(result['seconds'])}"
+    spent = f"{many(sum(result['steps'].values()), 'step')}, {duration(result['seconds'])}"
     return f"{spent}, {result['ending']}; first guess has {', '.join(shares)} of the votes"
