@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from string import ascii_lowercase, digits
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
+from pydantic import model_validator
 
 from apps.reports.boards import Board
 from apps.reports.terminal import as_text
@@ -80,6 +81,12 @@ class OwnSettings(Schema):
     tasks: str
     output: str = "submission.json"
     adapt: AdaptSettings = AdaptSettings()
+
+    @model_validator(mode="after")
+    def _starts_several_only_from_scratch(self) -> Self:
+        if self.checkpoint is not None and self.adapt.models > 1:
+            raise ValueError(f"adapt.models={self.adapt.models} needs checkpoint=null")
+        return self
 
 
 OWN_KEYS = {name for name in OwnSettings.model_fields if name != "adapt"}
@@ -197,11 +204,9 @@ def _beside(output: Path, ending: str) -> Path:
 def names_of(config: TrainConfig, settings: OwnSettings) -> list[str]:
     """Return the names of the models that learn a part; see `Adapter._train`."""
     kinds = ["run"]
-    if settings.checkpoint is None:
-        if settings.adapt.together == 1 and config.arch.puzzle_emb_ndim:
-            kinds.insert(0, "alone")
-    elif settings.adapt.models > 1:
-        raise ConfigError("adapt.models is for learning from scratch, without checkpoint=")
+    is_alone = settings.checkpoint is None and settings.adapt.together == 1
+    if is_alone and config.arch.puzzle_emb_ndim:
+        kinds.insert(0, "alone")
     return [
         kinds[number % len(kinds)] + str(number // len(kinds) or "")
         for number in range(settings.adapt.models)

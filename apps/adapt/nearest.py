@@ -9,9 +9,7 @@ import torch
 from apps.reports.solving import names_known_to
 from dataset.arc.augmentation import parse_identifier
 from dataset.format.schema import BLANK_NAME
-from models.act import ACTLossHead
-from models.config import DataFacts
-from models.registry import arch_on_device, build_model
+from models.registry import arch_on_device
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError
 from training.checkpoint.trained_model import TrainedModel
@@ -29,14 +27,18 @@ def nearest_row(trained: TrainedModel, folder: Path) -> int:
     names = names_known_to(trained, lambda: PuzzleDataset(folders, "train", check_values=False))
     firsts = dict[str, int]()
     for row, name in enumerate(names or ()):
-        firsts.setdefault(parse_identifier(name)[0], row)
+        try:
+            firsts.setdefault(parse_identifier(name)[0], row)
+        except ValueError as error:
+            raise ConfigError(f"adapt.rows=nearest: {trained.weights}: {error}") from None
     firsts.pop(BLANK_NAME, None)
     known = list(firsts.values())
     if not known or trained.facts is None:
         raise ConfigError(f"adapt.rows=nearest: {trained.weights} does not name its tasks")
     facts = data_facts(dataset.metadata, dataset.fields, dataset.kind)
     facts = replace(facts, num_puzzle_identifiers=trained.facts.num_puzzle_identifiers)
-    model = _built(trained, facts)
+    arch = arch_on_device(trained.run.arch, "cpu")
+    model = trained.load(arch, facts, str(folder), torch.device("cpu"))
     number = int(dataset.sets["all"].puzzle_indices[1])
     batch = dataset.read("all", np.arange(number), np.zeros(number, np.int32))
     inputs, labels = (torch.from_numpy(part) for part in (batch.inputs, batch.labels))
@@ -53,15 +55,3 @@ def nearest_row(trained: TrainedModel, folder: Path) -> int:
             found = model(found.carry, examples)
         losses += found.rows["lm_loss"].view(-1, number).sum(1).tolist()
     return known[int(np.argmin(losses))]
-
-
-def _built(trained: TrainedModel, facts: DataFacts) -> ACTLossHead:
-    """Return the model for data with these facts; one for any canvas is built anew for them."""
-    cpu, arch = torch.device("cpu"), arch_on_device(trained.run.arch, "cpu")
-    own = trained.facts if arch.any_canvas and trained.facts else facts
-    model = trained.load(arch, own, "the demonstrations", cpu)
-    if own is facts:
-        return model
-    fitting = build_model(arch, facts)
-    fitting.load_state_dict(model.state_dict())
-    return fitting.eval()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import evaluate
 import pretrain
@@ -80,8 +81,9 @@ def test_each_test_input_gets_two_guesses(
     for guesses in found.values():
         assert all(set(one) == set(ATTEMPTS) and all(one.values()) for one in guesses)
     steps = told(tmp_path)
-    assert {name: one["steps"] for name, one in steps.items()} == {"aa": [6, 6], "bb": [6, 6]}
-    assert steps["bb"]["votes"]["bb"][1]["of"] == 4  # Two views, after each of two stages.
+    both = {"alone": 6, "run": 6}
+    assert {name: one["steps"] for name, one in steps.items()} == {"aa": both, "bb": both}
+    assert steps["bb"]["votes"]["bb"][1]["of"] == 4  # Two views by each of two models.
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("1/2 aa: 12 steps")
     assert lines[-1] == f"written: {tmp_path / 'out/submission.json'}"
@@ -126,10 +128,16 @@ def test_it_ends_when_all_demonstrations_are_right_and_can_be_repeated(
     adapt: Any, tasks: Path, tmp_path: Path
 ) -> None:
     easy = ("adapt.num_aug=0", "arch.halt_max_steps=1", "loss=act_softmax", "lr=2e-2")
-    first = adapt(tasks, "adapt.steps=300", *easy)
+    first = adapt(tasks, "adapt.steps=300", "adapt.models=3", *easy)
     reached = {name: one["steps"] for name, one in told(tmp_path).items()}
     assert all(one["ending"] == "all demonstrations right" for one in told(tmp_path).values())
-    assert all(steps[-1] < 300 for steps in reached.values())
+    for steps in reached.values():
+        assert list(steps) == ["alone", "run", "alone1"]
+        assert max(steps.values()) < 300
+    runs = tmp_path / "out/submission_runs/aa"
+    files = (runs / name / "config.yaml" for name in ("alone", "alone1"))
+    first_seed, other = (yaml.safe_load(file.read_text())["seed"] for file in files)
+    assert other == first_seed + 1
     file = tmp_path / "out/submission_steps.json"
     again = adapt(tasks, f"adapt.steps={file}", *easy, name="again")
     assert {name: one["steps"] for name, one in told(tmp_path, "again").items()} == reached
@@ -137,11 +145,13 @@ def test_it_ends_when_all_demonstrations_are_right_and_can_be_repeated(
 
 
 def test_time_is_shared_out(adapt: Any, tasks: Path, tmp_path: Path) -> None:
-    adapt(tasks, "adapt.max_time=4s", "adapt.steps=100000", "lr=0", "puzzle_emb_lr=0")
+    more = ("adapt.steps=100000", "adapt.models=8", "lr=0", "puzzle_emb_lr=0")
+    adapt(tasks, "adapt.max_time=4s", *more)
     assert all(one["ending"] == "its time was over" for one in told(tmp_path).values())
     for one in told(tmp_path).values():
-        assert len(one["steps"]) == 2
-        assert all(0 < steps < 100_000 for steps in one["steps"])
+        # A kind that did not learn in time gets no second turn.
+        assert list(one["steps"]) == ["alone", "run"]
+        assert all(0 < steps < 100_000 for steps in one["steps"].values())
 
 
 def trained_on(tasks: Path, folder: Path, augmented: str, *settings: str) -> Path:
@@ -233,6 +243,7 @@ def test_mistakes(adapt: Any, tasks: Path, tmp_path: Path) -> None:
         (["adapt.step=3"], ConfigError, "did you mean adapt.steps?"),
         (["adapt.steps=nowhere.json"], DatasetError, "nowhere.json"),
         (["checkpoint=nowhere"], CheckpointError, "nowhere"),
+        (["checkpoint=nowhere", "adapt.models=2"], ConfigError, "adapt.models=2 needs"),
     ]
     for settings, error, words in wrong:
         with pytest.raises(error, match=words):

@@ -99,7 +99,7 @@ class TrainedModel:
         facts, arch = known or self.facts or data, self.run.arch
         # Data with fewer puzzle identifiers leave rows of the puzzle embedding unused.
         too_many = facts.num_puzzle_identifiers < data.num_puzzle_identifiers
-        names = ["vocab_size", "seq_len"]
+        names = [] if arch.any_canvas else ["vocab_size", "seq_len"]
         names += ["num_puzzle_identifiers"] if arch.puzzle_emb_ndim and too_many else []
         values = [(name, getattr(facts, name), getattr(data, name)) for name in names]
         faults = [f"{name} {own}, not {found}" for name, own, found in values if own != found]
@@ -148,6 +148,8 @@ class TrainedModel:
             rows = len(table) if table is not None and table.ndim else 1
             facts = replace(data, num_puzzle_identifiers=rows)
         facts = replace(facts, kind=data.kind or facts.kind)
+        if arch.any_canvas:
+            facts = replace(facts, seq_len=data.seq_len, vocab_size=data.vocab_size)
         self.require_fit(data, source, facts)
         with torch.device("meta"):
             # Takes no memory, whatever size the configuration asks for.
