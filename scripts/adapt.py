@@ -16,10 +16,11 @@ on; NAME_steps.json tells the steps and votes of each. Test outputs are never re
     adapt.max_time=1h  for all tasks, shared out between those that are left
     adapt.num_aug=N    augmentations of each task (200)
     adapt.together=N   adapt to N tasks at once (1)
+    adapt.models=N     without checkpoint=: models at most that learn a task in turn, and vote (2)
     adapt.cells=N      cells in a batch at most: fewer rows on larger canvases (100,000; without
                        checkpoint= 2,500)
 
-It ends with a task once all its augmented demonstrations were right in a row. Without checkpoint=,
+A model ends once all the task's augmented demonstrations were right in a row. Without checkpoint=,
 a new model (arch=grid) learns each task alone, in its eight views and on the smallest canvas that
 holds it. Takes all settings of pretrain.py, too: lr=, puzzle_emb_lr=, ...
 """

