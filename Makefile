@@ -41,7 +41,7 @@ demo: $(READY) ## Train a small model on generated 9 x 9 Sudokus, solve and eval
 demo-extreme: $(READY) ## Train a model that strikes candidates, and solve hard Sudokus by search: about 12 minutes on 2 cores
 	@sh scripts/demo_extreme.sh $(PY)
 
-demo-arc: $(READY) ## Train on ten ARC tasks and score the votes over their augmentations, then learn a new one: about 6 minutes on 2 cores
+demo-arc: $(READY) ## Train on ten ARC tasks and score the votes over their augmentations, then learn a new one: about 5 minutes on 2 cores
 	@sh scripts/demo_arc.sh $(PY)
 
 zoo-%: $(READY) ## Make a model of the zoo again, by its recipe in zoo/recipes.yaml, for example: make zoo-sudoku-4x4
