@@ -6,6 +6,7 @@ and evaluated by the code of the usual commands. So a killed adaptation goes on 
 
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,6 +58,7 @@ _OWN_FROM_SCRATCH = {"steps": 1000, "cells": 2500, "models": 2}
 # From scratch: the share of the time left for a model that learns "alone" or "run" first (see
 # `Adapter._train`), and how often in a row all demonstrations must be right.
 _SHARES, _ROUNDS = {"alone": 0.4, "run": 0.6}, 10
+_MODEL_NAME = re.compile("(alone|run)[0-9]*")
 _FEWEST_ROWS = 4
 _FROZEN = {"rows": True, "heads": "trunk", "all": False}
 
@@ -241,8 +243,17 @@ def limits_of(parts: Sequence[Part], names: Iterable[str], steps: int | str) -> 
     reached = read_json_object(Path(steps))
     try:
         own = {part.name: reached[part.name] for part in parts}
-        return {name: Limit(dict(one["steps"]), int(one["most"])) for name, one in own.items()}
-    except (KeyError, TypeError, ValueError) as error:
+        limits = {
+            name: Limit(
+                {model: int(step) for model, step in one["steps"].items()}, int(one["most"])
+            )
+            for name, one in own.items()
+        }
+        for name, limit in limits.items():
+            if not limit.steps or not all(map(_MODEL_NAME.fullmatch, limit.steps)):
+                raise ValueError(name)
+        return limits
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"adapt.steps={steps}: it does not tell the steps of {error}") from None
 
 
@@ -321,32 +332,39 @@ class Adapter:
         For a single task from scratch there are two kinds. An "alone" keeps the rows of the puzzle
         embedding at 0: a model that cannot tell the views apart cannot learn them by heart, and
         answers more test inputs. A "run" learns rows as well: tasks with directions or fixed
-        colours need them. They take turns, with other seeds, while the time left is enough for
-        what the last of their kind took.
+        colours need them. They take turns, with other seeds. A model begins only if the time left
+        is at least what the last one of its kind took.
         """
         models, took = dict[str, Trained](), dict[str, float]()
         began = time.monotonic()
         for name, steps in limit.steps.items():
-            kind, seed = name.rstrip(digits), name.lstrip(ascii_lowercase)
+            kind = name.rstrip(digits)
             left = None if budget is None else budget - (time.monotonic() - began)
             if left is not None and left < took.get(kind, 0.0):
                 continue
-            done, start = part.folder / f"{name}.json", time.monotonic()
-            if not done.exists():
-                own: dict[str, Any] = {"seed": self.config.seed + int(seed or 0)}
-                if kind == "alone":
-                    own["puzzle_emb_lr"] = 0.0
-                if left is not None and "alone" in limit.steps and math.inf not in took.values():
-                    left *= _SHARES[kind]
-                config = self.config.model_copy(update=own)
-                is_late = self._run(part, part.folder / name, config, steps, limit.most, left)
-                step, details = self._answer(part, part.folder / name)
-                seconds = time.monotonic() - start
-                model = Trained(step, is_late or step == steps, is_late, seconds, details)
-                write_atomically(done, json.dumps(model._asdict()))
-            models[name] = model = Trained(**read_json_object(done))
+            if left is not None and "alone" in limit.steps and math.inf not in took.values():
+                left *= _SHARES[kind]
+            models[name] = model = self._learned(part, name, steps, limit.most, left)
             took[kind] = math.inf if model.is_late else model.seconds
         return models
+
+    def _learned(
+        self, part: Part, name: str, steps: int, most: int, budget: float | None
+    ) -> Trained:
+        """Return the model `name` of a part, trained by `_run` unless it is there."""
+        done, began = part.folder / f"{name}.json", time.monotonic()
+        if not done.exists():
+            kind, seed = name.rstrip(digits), name.lstrip(ascii_lowercase)
+            own: dict[str, Any] = {"seed": self.config.seed + int(seed or 0)}
+            if kind == "alone":
+                own["puzzle_emb_lr"] = 0.0
+            config = self.config.model_copy(update=own)
+            is_late = self._run(part, part.folder / name, config, steps, most, budget)
+            step, details = self._answer(part, part.folder / name)
+            seconds = time.monotonic() - began
+            model = Trained(step, is_late or step == steps, is_late, seconds, details)
+            write_atomically(done, json.dumps(model._asdict()))
+        return Trained(**read_json_object(done))
 
     def _run(
         self,

@@ -38,7 +38,7 @@ class Adapter:
         self, task: Mapping[str, Any], settings: list[str], tell: Callable[[Event], object]
     ) -> None:
         """Adapt to a task with settings of scripts/adapt.py. Report to `tell` the `loss` of each
-        logged `step`, which begins anew with each stage; then `guesses`, for each test input; or an
+        logged `step`, which begins anew with each model; then `guesses`, for each test input; or an
         `error`.
         """
         self.stop()

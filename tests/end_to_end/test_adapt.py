@@ -255,6 +255,16 @@ def test_mistakes(adapt: Any, tasks: Path, tmp_path: Path) -> None:
         adapt(tmp_path / "nothing.json")
 
 
+@pytest.mark.parametrize("steps", [[6, 6], {}, {"../run": 6}, {"run": "many"}])
+def test_a_file_without_the_steps_of_models_is_refused(
+    adapt: Any, tasks: Path, tmp_path: Path, steps: Any
+) -> None:
+    file = tmp_path / "steps.json"
+    file.write_text(json.dumps({name: {"steps": steps, "most": 6} for name in ("aa", "bb")}))
+    with pytest.raises(ConfigError, match=r"steps\.json: it does not tell the steps"):
+        adapt(tasks, f"adapt.steps={file}")
+
+
 def test_a_submission_is_scored(tmp_path: Path, capsys: Any) -> None:
     """The second task is solved by its second attempt, in one of two test inputs."""
     made = {"aa": task(1), "bb": task(2, tests=2)}
