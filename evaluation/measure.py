@@ -19,6 +19,7 @@ from torch import Tensor
 from evaluation import chains
 from evaluation.config import Halting
 from evaluation.evaluators.base import AnsweredRows, Evaluator
+from evaluation.headline import headline_of
 from evaluation.job import Job, beside, global_batch_size
 from evaluation.metrics import SetResult, summarize
 from evaluation.outputs import OutputError, Outputs, write_json_files
@@ -106,21 +107,22 @@ def in_training(
     model: ACTLossHead,
     step: int,
     before_batch: Callable[[], None],
-) -> dict[str, float]:
+) -> tuple[dict[str, float], str | None]:
     """Evaluate the model at a step of a run, on all ranks, and return the figures by name, none
-    without batches. Files go to `eval_step_N/` in the run's folder.
+    without batches, and the name of their headline. Files go to `eval_step_N/` in the run's folder.
 
     Raises:
         OutputError: a file cannot be written.
     """
     if batches is None:
-        return {}
+        return {}, None
     folder = run_dir / f"eval_step_{step}"
     asked = {"evaluators": evaluators, "before_batch": before_batch}
     with Outputs(folder, save_outputs, batches, ranks) as save:
         evaluation = evaluate(forward, model, batches, ranks, save=save, **asked)
     write_json_files(folder, evaluation.files, ranks)
-    return flatten(evaluation)
+    figures = flatten(evaluation)
+    return figures, headline_of(figures, "eval/")
 
 
 def evaluate(

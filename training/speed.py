@@ -118,7 +118,8 @@ class Speed:
             rows.append(("speed", f"{short(rate)} examples/s, {short(ms)} ms a step"))
         if progress.best_score is not None:
             at = "" if progress.best_step is None else f" at step {progress.best_step}"
-            rows.append(("best", f"exact_accuracy {progress.best_score:.4f}{at}"))
+            measure = progress.measure.removeprefix("eval/")
+            rows.append(("best", f"{measure} {progress.best_score:.4f}{at}"))
         rows.append(("saved", str(checkpoint_path(run_dir, progress.step))))
         commands = {"measure": "evaluate", "watch": "scripts/viewer", "report": "scripts/report"}
         run = quote(str(run_dir))

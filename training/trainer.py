@@ -21,11 +21,9 @@ from training.step import Learner
 from training.stop_signals import StopSignals
 from training.tracking import Tracker
 
-# Evaluates the model at a step. Calls its last argument before each batch.
-Evaluate = Callable[[ACTLossHead, int, Callable[[], None]], Mapping[str, float]]
-
-SCORE = "eval/exact_accuracy"  # Ranks the checkpoints.
-
+# Evaluates the model at a step, and returns the figures and the name of their headline, which ranks
+# the checkpoints. Calls its last argument before each batch.
+Evaluate = Callable[[ACTLossHead, int, Callable[[], None]], tuple[Mapping[str, float], str | None]]
 
 # Name in the bar -> name in the records, the most important first.
 _SHOWN = {
@@ -198,7 +196,7 @@ class Trainer:
         """Evaluate the averaged weights if there are any, else the weights. Return the score."""
         step = self.progress.step
         with self.learner.evaluated() as model:
-            metrics = dict(self.evaluate(model, step, self._stop_evaluation_if_asked))
+            metrics, measure = self.evaluate(model, step, self._stop_evaluation_if_asked)
         self.ranks.mark(f"after evaluating step {step}")
         if metrics:
             if self.tracker:
@@ -209,7 +207,12 @@ class Trainer:
             self.say(f"step {step}{which}: {told}")
         self.callbacks.tell("evaluated", metrics, metrics=metrics)
         self.speed.lap("evaluating")
-        return metrics.get(SCORE)
+        if measure is None:
+            return None
+        if measure != self.progress.measure:  # Other evaluators than before.
+            self.progress.best_score = self.progress.best_step = None
+            self.progress.measure = measure
+        return metrics[measure]
 
     def _stop_evaluation_if_asked(self) -> None:
         # An evaluation may take longer than a launcher waits. The resumed run repeats it.

@@ -14,6 +14,7 @@ from apps.sweeps.run import run_sweep
 from apps.sweeps.table import mean_and_std
 from dataset.format.reading import load_metadata
 from evaluation.config import EvalConfig
+from evaluation.headline import headline_of
 from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors
 from runtime.files import write_atomically
 from runtime.process import leave
@@ -210,7 +211,8 @@ def choose(protocol: Protocol, job: Job, run: TrainConfig) -> Choice:
             raise CheckpointError(f"{folder}: there is no checkpoint")
         return Choice(run.seed, steps[-1], checkpoint_path(folder, steps[-1]))
     figures = TRAINING.read(folder.parent, job.name, f"eval/{SCORE}")  # By name and step.
-    scores = {s: v for s, v in figures.get(f"eval/{SCORE}", {}).items() if math.isfinite(v)}
+    measured = figures.get(headline_of(figures, "eval/") or "", {})
+    scores = {step: value for step, value in measured.items() if math.isfinite(value)}
     if not scores:
         raise CheckpointError(f"{folder}: nothing was measured on the selection puzzles")
     step = min(scores, key=lambda step: (-scores[step], step))  # The earliest among equals.

@@ -17,12 +17,13 @@ from typing import Any
 from apps.reports.comparison import seed_table
 from apps.reports.html import percent
 from apps.reports.reading import find_runs, read_run
-from apps.reports.status import USUAL_MEASURE, Status, modified, read_status
+from apps.reports.status import Status, modified, read_status
 from apps.sweeps.table import WRITERS
 from evaluation.headline import measure_in_words
 from runtime.errors import ConfigError, exit_code
 from runtime.process import print_error
 from runtime.text import colours, duration, in_columns, run_named, short, shown, terminal_width
+from training.checkpoint.store import USUAL_MEASURE
 from training.tracking import METRICS_FILE
 
 _ALL = Path("checkpoints")

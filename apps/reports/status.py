@@ -21,6 +21,7 @@ from training.checkpoint.run_folder import CONFIG_FILE
 from training.checkpoint.store import (
     MANIFEST,
     STATE,
+    USUAL_MEASURE,
     RunState,
     checkpoint_path,
     list_steps,
@@ -32,7 +33,6 @@ from training.tracking import METRICS_FILE
 State = Literal["running", "done", "stopped", "failed", "new"]
 
 SWEEP = "sweep.json"
-USUAL_MEASURE = "eval/exact_accuracy"  # A run compares its own checkpoints by it.
 
 _RATE = "speed/examples_per_second"
 _MAX_SWEEP = 64 * 2**20
@@ -124,7 +124,7 @@ def read_status(folder: Path) -> Status:
         (one for r in reversed(evaluations) if (one := headline_of(r, "eval/"))), USUAL_MEASURE
     )
     scores = [number(record.get(measure)) for record in evaluations]
-    scores += [number(newest.best_score)] if newest and measure == USUAL_MEASURE else []
+    scores += [number(newest.best_score)] if newest and measure == newest.measure else []
     score = max((one for one in scores if one is not None), default=None)
     state, detail = _state(folder, newest, train, step)
     return Status(

@@ -12,6 +12,7 @@ from models.registry import build_model
 from runtime import device
 from runtime.errors import CheckpointError
 
+EXACT, VOTED = "eval/exact_accuracy", "eval/arc/pass@2"
 EXPLORES = "arch.halt_exploration_prob=0.5"
 SHALLOW = "{until:0.3,H_cycles:1,L_cycles:2}"
 MEDIUM = "{until:0.6,H_cycles:2,L_cycles:4}"
@@ -125,6 +126,25 @@ def test_the_best_score_starts_anew_on_other_puzzles(
     files = run(*own, f"data_paths_test=[{sudoku_data}]")
     assert files.state(16)["best_score"] == 0.5
     assert {8, 12} <= set(files.steps)
+
+
+def test_the_best_for_arc_is_by_pass_2_and_starts_anew_when_the_measure_changes(
+    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exact, votes = (0.9, 0.1, 0.2, 0.3), (None, None, 0.4, 0.3)
+    results = (
+        {EXACT: share} | ({} if vote is None else {VOTED: vote})
+        for share, vote in zip(exact, votes, strict=True)
+    )
+    monkeypatch.setattr("evaluation.measure.flatten", lambda _: next(results))
+    own = ["keep_best=1", "checkpoint_interval=1"]
+    before = run(*own, "max_steps=10").state(10)
+    assert (before["measure"], before["best_score"], before["best_step"]) == (EXACT, 0.9, 4)
+    files = run(*own)
+    after = files.state(16)
+    assert (after["measure"], after["best_score"], after["best_step"]) == (VOTED, 0.4, 12)
+    assert {4, 12} <= set(files.steps)
+    assert "arc/pass@2 0.4000 at step 12" in capsys.readouterr().out
 
 
 def test_a_finished_run_stays_unchanged(run: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ class Run(NamedTuple):
     total_steps: int  # Of the learning rate's schedule; the run may end earlier.
     config: "TrainConfig"
     folder: Path
-    best_score: float | None  # The best exact accuracy of all evaluations.
+    best_score: float | None  # The best headline of all evaluations.
     metrics: Mapping[str, Any]  # The newest value of each figure, by name.
     stop: Callable[[str], None]  # Ends the run after this event, for this reason; exit code 0.
     save: Callable[[], None]  # Asks for a checkpoint after this block of steps or evaluation.

@@ -15,7 +15,8 @@ from runtime.text import shown
 from training.checkpoint import store, tensors
 from training.checkpoint.background import BackgroundWrite
 from training.checkpoint.environment import environment_changes
-from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, Checkpoint, RunState
+from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, USUAL_MEASURE
+from training.checkpoint.store import Checkpoint, RunState
 from training.checkpoint.tensors import load_tensors
 from training.step import Learner
 from training.tracking import Tracker
@@ -28,6 +29,7 @@ class Progress:
     step: int = 0
     iteration: int = 0
     position: int = 0
+    measure: str = USUAL_MEASURE
     best_score: float | None = None
     best_step: int | None = None
     seconds: float = 0.0
@@ -170,11 +172,13 @@ class RunKeeper:
         say(f"resumed {exactly} from {path} at step {state.step}")
         if ranks.is_main:
             store.remove_leftovers(self.run_dir)
-        now = RunState(step=state.step, config=learner.config.model_dump(mode="json"))
+        config = learner.config.model_dump(mode="json")
+        now = state.model_copy(update={"config": config})
         place, seconds = (state.step, state.iteration, state.position), state.seconds or 0.0
         progress = Progress(*place, seconds=seconds, callbacks=state.callbacks or {})
         if state.scored_on == now.scored_on:
             progress.best_score, progress.best_step = state.best_score, state.best_step
+            progress.measure = state.measure
         return progress
 
 

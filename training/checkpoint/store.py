@@ -39,6 +39,8 @@ _STEP_FOLDER = re.compile(r"step_(0|[1-9][0-9]*)")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _MAX_JSON_BYTES = 16 * 2**20
 
+USUAL_MEASURE = "eval/exact_accuracy"
+
 _Score = Annotated[float, Field(strict=True)]
 _Text = Annotated[str, Field(strict=True)]
 FileWriter = Callable[[Path], object]
@@ -61,10 +63,12 @@ class RunState(Schema, extra="ignore"):
     """run time so far, over all starts"""
     nonfinite: CountOrZero | None = None
     """the last steps in a row without an update, with on_nonfinite=skip"""
+    measure: _Text = USUAL_MEASURE
+    """name of the figure by which checkpoints are compared, the headline of the evaluations"""
     best_score: _Score | None = None
     best_step: CountOrZero | None = None
     score: _Score | None = None
-    """exact accuracy of the evaluation at this step, if there was one"""
+    """`measure` of the evaluation at this step, if there was one"""
     permanent: StrictBool = False
     """True: pruning keeps this checkpoint"""
     config: dict[str, Any] | None = None
@@ -82,9 +86,10 @@ class RunState(Schema, extra="ignore"):
 
     @property
     def scored_on(self) -> str:
-        """The puzzles that gave `score`, as text; they may change when a run is resumed."""
+        """What `score` measures, and on which puzzles; they may change when a run is resumed."""
         config = self.config or {}
-        return f"{config.get('eval_split', 'test')} {config.get('data_paths_test')}"
+        puzzles = f"{config.get('eval_split', 'test')} {config.get('data_paths_test')}"
+        return f"{self.measure} {puzzles}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the given fields for `state.json`."""
@@ -232,8 +237,8 @@ def newest_good(run_dir: Path, warn: Callable[[str], None]) -> Checkpoint | None
 def prune(run_dir: Path, *, keep_last: int, keep_best: int) -> None:
     """Delete all checkpoints but the last, the best and the permanent ones.
 
-    The best have the highest `score`, compared only among scores on the same puzzles. A checkpoint
-    with an unreadable `state.json` stays, for people to look at.
+    The best have the highest `score`, compared only among equal `scored_on`. A checkpoint with an
+    unreadable `state.json` stays, for people to look at.
     """
     states = {}
     for step in list_steps(run_dir):

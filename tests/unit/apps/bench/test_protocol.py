@@ -53,6 +53,17 @@ def test_a_checkpoint_is_chosen_by_the_evaluations_of_its_run(parse: Any) -> Non
         protocol.choose(found, found.jobs[1], found.runs[1])
 
 
+def test_a_checkpoint_for_arc_is_chosen_by_its_votes(parse: Any) -> None:
+    found = parse("seed=3")
+    folder = found.folder / "train" / "run"
+    write_metrics(folder, {5: 0.5, 10: 0.25})
+    with open(folder / "metrics.jsonl", "a") as file:
+        for step, vote in ((5, 0.125), (10, 0.75)):
+            file.write(json.dumps({"step": step, "eval/arc/pass@2": vote}) + "\n")
+    choice = protocol.choose(found, found.jobs[0], found.runs[0])
+    assert (choice.step, choice.score) == (10, 0.75)
+
+
 def test_the_last_checkpoint_needs_no_evaluation(parse: Any) -> None:
     found = parse("seed=3", "selection=last")
     folder = found.folder / "train" / "run"
