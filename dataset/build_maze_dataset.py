@@ -50,6 +50,10 @@ class MazeBuild(PuzzleBuild):
             "action": "store_true",
             "help": "also write the field `pixels`, the colours of the answers: 3 bytes a cell",
         },
+        "--directions": {
+            "action": "store_true",
+            "help": "also write the field `directions`, the way to the goal from each cell",
+        },
         "--min-length": flag(
             "fewest moves from start to goal in a generated maze"
             f" (default at size {_PUBLISHED_SIZE}: {_PUBLISHED_MIN_LENGTH})",
@@ -113,6 +117,8 @@ class MazeBuild(PuzzleBuild):
         if views > 1:
             inputs, labels = all_views(inputs), all_views(labels)
         fields = {"actions": (LabelField(rules.NUM_ACTIONS), rules.path_actions(labels))}
+        if self.options.directions:
+            fields["directions"] = (LabelField(rules.NUM_ACTIONS), rules.directions(inputs))
         if self.options.pixels:
             fields["pixels"] = (LabelField(256, channels=3), rules.maze_pixels(labels))
         return inputs, labels, fields

@@ -134,6 +134,8 @@ class RecurrenceConfig(Schema):
     searches: ClassVar[bool] = False
     # Whether the same weights fit grids of all sizes, and smaller vocabularies.
     any_canvas: ClassVar[bool] = False
+    # Shared settings that the architecture cannot change; its file in config/arch/ leaves them out.
+    fixed: ClassVar[dict[str, object]] = {}
     # Why noise cannot make its chains differ, and what to use instead; "": noise can.
     takes_no_noise: ClassVar[str] = ""
 
@@ -175,6 +177,15 @@ class RecurrenceConfig(Schema):
     attention: AttentionBackend = "auto"
     """attention kernel: torch's choice, plain products, or FlashAttention 2, 3 or 4"""
     attention_bias: Annotated[str, NameOf(ATTENTION_BIASES)] = NONE
+
+    @model_validator(mode="after")
+    def _fixed_settings_stay(self) -> Self:
+        for name, value in self.fixed.items():
+            if (found := getattr(self, name)) != value:
+                raise ValueError(
+                    f"{name}={found} has no meaning with name={self.name}; use {value}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _attention_takes_the_bias(self) -> Self:

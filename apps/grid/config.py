@@ -21,7 +21,6 @@ class GridConfig(RecurrenceConfig):
 
     width_multiple: ClassVar[int] = 8
     any_canvas: ClassVar[bool] = True
-    # Shared settings that this model cannot change; config/arch/grid.yaml leaves them out.
     fixed: ClassVar[dict[str, object]] = dict(
         mlp_t=False, puzzle_emb_len=0, attention_bias="none", pos_encodings="none"
     )
@@ -68,9 +67,6 @@ class GridConfig(RecurrenceConfig):
     @model_validator(mode="after")
     def _knows_the_grid(self) -> Self:
         require_one_row(self)
-        for name, value in self.fixed.items():
-            if (found := getattr(self, name)) != value:
-                raise ValueError(f"{name}={found} has no meaning with name=grid; use {value}")
         if self.puzzle_emb_ndim > self.hidden_size:
             raise ValueError(
                 f"puzzle_emb_ndim={self.puzzle_emb_ndim}: arch=grid adds a puzzle's vectors to its "

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from apps.dec.model import DECInner, MeanOfOthers
 from apps.grid.config import NUM_TOKENS, GridConfig
+from apps.nca.model import Neighbours
 from models.config import DataFacts
 from models.layers import CastedEmbedding, CastedLinear, add_rms_norm
 from models.recurrence import Block, Rotary
@@ -38,7 +39,7 @@ class GridBlock(Block):
 
     def add_mixer(self, config: Any, num_positions: int) -> None:
         D, self.side = config.hidden_size, math.isqrt(num_positions)
-        self.near = CastedLinear(9 * D, D)
+        self.near = Neighbours(D)
         self.row, self.column, self.all = (CastedLinear(D, D) for _ in range(3))
         self.others = MeanOfOthers(D)
 
@@ -46,16 +47,10 @@ class GridBlock(Block):
         grid = x.unflatten(1, (self.side, self.side))
         row, column = grid.mean(2, keepdim=True), grid.mean(1, keepdim=True)
         lines = self.row(row) + self.column(column) + self.all(row.mean(1, keepdim=True))
-        mixed = (self._neighbours(grid) + lines).flatten(1, 2)
+        mixed = (self.near(grid) + lines).flatten(1, 2)
         others = self.others(x.unflatten(0, (-1, self.num_tokens))).flatten(0, 1)
         x = add_rms_norm(x, mixed + others, self.eps)
         return add_rms_norm(x, self.mlp(x), self.eps)
-
-    def _neighbours(self, grid: Tensor) -> Tensor:
-        """Return a learned sum over the 3 x 3 cells around each cell of [n, side, side, D]."""
-        D = grid.shape[-1]
-        weight = self.near.weight_in(grid.dtype).view(D, 3, 3, D).permute(0, 3, 1, 2)
-        return F.conv2d(grid.permute(0, 3, 1, 2), weight, padding=1).permute(0, 2, 3, 1)
 
 
 class GridInner(DECInner):

@@ -17,6 +17,7 @@ import yaml
 from apps.dec.config import DECConfig
 from apps.grid.config import GridConfig
 from apps.lattice.config import LatticeConfig
+from apps.nca.config import NCAConfig
 from apps.sweeps.config import LAUNCHERS, SAMPLERS, SWEEPERS, SamplerConfig
 from evaluation.config import EvalConfig, SolveConfig
 from models.config import ACTLossConfig
@@ -50,6 +51,7 @@ SECTIONS: dict[str, Any] = {
     "arch/trm": TRMConfig.model_construct(None, **AS_WIDE),
     "arch/dec": DECConfig(),
     "arch/grid": GridConfig(),
+    "arch/nca": NCAConfig(),
     "arch/lattice": LatticeConfig(),
     "arch/transformer": TransformerConfig.model_construct(None, **AS_WIDE),
     "loss/act_stablemax": ACTLossConfig(),

@@ -22,6 +22,7 @@ NUM_ACTIONS = 5  # none, down, left, right and up
 
 _TOKEN_OF_BYTE = np.zeros(256, dtype=np.uint8)
 _TOKEN_OF_BYTE[list(CHARACTERS.encode())] = range(1, VOCAB_SIZE)
+_FAR = 2**30  # More moves than any maze has.
 _PIXELS = np.zeros((VOCAB_SIZE, 3), dtype=np.uint8)
 _PIXELS[WALL:] = [list(bytes.fromhex(colour[1:])) for colour in PALETTE]
 
@@ -86,6 +87,28 @@ def path_actions(labels: np.ndarray) -> np.ndarray:
     if (moves < 0).any():
         raise ValueError(f"label {int(moves.argmin())} draws no path from S to G")
     return actions
+
+
+def directions(inputs: np.ndarray) -> np.ndarray:
+    """Return the first move of a shortest path from each cell to G, as uint8 [N, cells]: 1 down,
+    2 left, 3 right or 4 up, the first that is shortest. Walls, G, and cells that cannot reach G
+    have 0. On the cells of the published answers these are the moves of `path_actions`.
+    """
+    mazes, size = _checked(inputs)
+    grids = mazes.reshape(-1, size, size)
+    moves = np.full((len(grids), size + 2, size + 2), _FAR)
+    inside = moves[:, 1:-1, 1:-1]
+    inside[grids == GOAL] = 0
+    beside = moves[:, 2:, 1:-1], moves[:, 1:-1, :-2], moves[:, 1:-1, 2:], moves[:, :-2, 1:-1]
+    is_new = inside == 0
+    while is_new.any():
+        nearest = np.minimum.reduce(beside) + 1
+        is_new = (grids != WALL) & (nearest < inside)
+        inside[is_new] = nearest[is_new]
+    found = np.zeros_like(grids)
+    for number, others in reversed(list(enumerate(beside, 1))):
+        found[(others == inside - 1) & (inside < _FAR)] = number
+    return found.reshape(mazes.shape)
 
 
 def measure_paths(

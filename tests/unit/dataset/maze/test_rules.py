@@ -172,3 +172,14 @@ def test_the_published_answers_are_the_solvers(split: str):
     assert valid.all()
     assert shortest.all()
     assert not check_paths(questions, questions)[0].any()
+    actions = path_actions(answers)
+    assert (rules.directions(questions) == actions)[actions > 0].all()
+
+
+def test_directions_lead_to_the_goal_by_a_shortest_way() -> None:
+    found = rules.directions(tokens("S  /   /  G", "G #/ ##/# S"))
+    # Down comes first where several ways are shortest; walls, G and lost cells have none.
+    assert found.reshape(2, 3, 3).tolist() == [
+        [[1, 1, 1], [1, 1, 1], [3, 3, 0]],
+        [[0, 2, 0], [4, 0, 0], [0, 0, 0]],
+    ]

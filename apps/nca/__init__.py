@@ -1,0 +1,1 @@
+"""A recurrence whose updates read neighbouring cells only: a neural cellular automaton."""

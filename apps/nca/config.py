@@ -1,0 +1,47 @@
+"""Settings of TRM's recursion as a neural cellular automaton."""
+
+from typing import ClassVar, Literal
+
+from models.config import ARCHITECTURES, RecurrenceConfig
+from runtime.registry import imported
+from runtime.schema import NumLayers, PositiveFloat, Size, SizeOrZero, StrictBool
+
+
+class NCAConfig(RecurrenceConfig):
+    """TRM's recursion where an update reads a cell and its neighbours only, on a square grid. Far
+    cells reach each other in many cheap updates, all of them with gradients. No weight depends on
+    the size of the grid, so the same model fits all sizes.
+    """
+
+    width_multiple: ClassVar[int] = 8
+    any_canvas: ClassVar[bool] = True
+    fixed: ClassVar[dict[str, object]] = dict(
+        mlp_t=False,
+        puzzle_emb_ndim=0,
+        puzzle_emb_len=0,
+        attention_bias="none",
+        pos_encodings="none",
+    )
+
+    name: Literal["nca"] = "nca"
+    """TRM as a neural cellular automaton: an update reads a cell and its eight neighbours"""
+
+    H_cycles: Size = 1
+    """updates of z_H in an ACT step, the last of them with gradients"""
+    L_cycles: Size = 19
+    """updates of z_L before each update of z_H"""
+    L_layers: NumLayers = 1
+    """blocks of the network"""
+    hidden_size: Size = 32
+    """width of the state of a cell (D)"""
+    expansion: PositiveFloat = 2.0
+    """inner width of SwiGLU / hidden_size, before the factor 2/3 and rounding up to 8"""
+    pos_encodings: Literal["rope", "learned", "none"] = "none"
+    """must be none: there are no positions"""
+    puzzle_emb_ndim: SizeOrZero = 0
+    """must be 0: there is no puzzle embedding"""
+    no_ACT_continue: StrictBool = True
+    """false: learn q_continue and halt as HRM does"""
+
+
+ARCHITECTURES.add("nca", NCAConfig, imported("apps.nca.model", "NCAInner"))
