@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from string import ascii_lowercase, digits
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import model_validator
 
 from apps.reports.boards import Board
 from apps.reports.terminal import as_text
@@ -54,7 +53,8 @@ _FROM_SCRATCH = (
     *("arch=grid", "arch.H_cycles=1", "global_batch_size=32", "lr=1e-3", "lr_warmup_steps=20"),
     *("ema=true", "ema_rate=0.99"),
 )
-_OWN_FROM_SCRATCH = {"steps": 1000, "cells": 2500, "models": 2}
+_OWN_FROM_SCRATCH = {"steps": 1000, "models": 2}
+_CELLS, _CELLS_OF_FITTING = 100_000, 2500
 # From scratch: the share of the time left for a model that learns "alone" or "run" first (see
 # `Adapter._train`), and how often in a row all demonstrations must be right.
 _SHARES, _ROUNDS = {"alone": 0.4, "run": 0.6}, 10
@@ -72,7 +72,7 @@ class AdaptSettings(Schema):
     max_time: Duration | None = None
     num_aug: CountOrZero = 200
     together: Count = 1
-    cells: Count = 100_000
+    cells: Count | None = None
     models: Count = 1
 
 
@@ -83,12 +83,6 @@ class OwnSettings(Schema):
     tasks: str
     output: str = "submission.json"
     adapt: AdaptSettings = AdaptSettings()
-
-    @model_validator(mode="after")
-    def _starts_several_only_from_scratch(self) -> Self:
-        if self.checkpoint is not None and self.adapt.models > 1:
-            raise ValueError(f"adapt.models={self.adapt.models} needs checkpoint=null")
-        return self
 
 
 OWN_KEYS = {name for name in OwnSettings.model_fields if name != "adapt"}
@@ -117,11 +111,12 @@ def main(
     given = parse_overrides(parse_arguments(arguments).overrides)
     settings = validate(OwnSettings, _own(given))
     others = [line for line in arguments if not _is_own(line.partition("=")[0].lstrip("+"))]
-    usual = _RUNS + (_FROM_SCRATCH if settings.checkpoint is None else _FROM_CHECKPOINT)
-    config = load_config(TrainConfig, "cfg_pretrain", [*usual, *others])
-    trained = None
+    trained, usual = None, _FROM_SCRATCH
     if settings.checkpoint is not None:
         trained = find_trained_model(Path(settings.checkpoint), warn)
+        usual = (*_FROM_CHECKPOINT, f"lr={trained.run.lr}")
+    config = load_config(TrainConfig, "cfg_pretrain", [*_RUNS, *usual, *others])
+    if trained is not None:
         config = _as_trained(config, trained, settings)
     output, answers = Path(settings.output), dict[str, Any]()
     tasks = read_tasks(Path(settings.tasks), answers)
@@ -205,9 +200,9 @@ def _beside(output: Path, ending: str) -> Path:
 
 def names_of(config: TrainConfig, settings: OwnSettings) -> list[str]:
     """Return the names of the models that learn a part; see `Adapter._train`."""
-    kinds = ["run"]
-    is_alone = settings.checkpoint is None and settings.adapt.together == 1
-    if is_alone and config.arch.puzzle_emb_ndim:
+    kinds, adapt = ["run"], settings.adapt
+    learns_alone = settings.checkpoint is None or (adapt.models > 1 and adapt.what != "rows")
+    if learns_alone and adapt.together == 1 and config.arch.puzzle_emb_ndim:
         kinds.insert(0, "alone")
     return [
         kinds[number % len(kinds)] + str(number // len(kinds) or "")
@@ -281,6 +276,11 @@ class Adapter:
     train: Callable[[TrainConfig], object]
     measure: Callable[[Job], object]
 
+    @property
+    def _fits_canvas(self) -> bool:
+        """Whether a task gets its own canvas; a model that knows 30 x 30 cells stays on them."""
+        return self.trained is None or self.config.arch.any_canvas
+
     def adapt(self, part: Part, limit: Limit, budget: float | None) -> dict[str, Any]:
         """Train on the demonstrations of a part for at most `budget` seconds, and answer its test
         inputs. Return what was done; a part that is done is only read.
@@ -290,8 +290,7 @@ class Adapter:
             return read_json_object(done)
         options = ["--output-dir", str(data), "--dataset-dirs", self.settings.tasks]
         options += ["--num-aug", str(self.settings.adapt.num_aug), "--seed", str(self.config.seed)]
-        # A model that knows a canvas of 30 x 30 stays on it.
-        if self.trained is None or self.config.arch.any_canvas:
+        if self._fits_canvas:
             options.append("--fit")
         part.folder.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
@@ -329,8 +328,8 @@ class Adapter:
     def _train(self, part: Part, limit: Limit, budget: float | None) -> dict[str, Trained]:
         """Return the models that learn a part one after the other; their answers vote together.
 
-        For a single task from scratch there are two kinds. An "alone" keeps the rows of the puzzle
-        embedding at 0: a model that cannot tell the views apart cannot learn them by heart, and
+        For a single task there are two kinds. An "alone" keeps the rows of the puzzle embedding at
+        their start: a model that cannot tell the views apart cannot learn them by heart, and
         answers more test inputs. A "run" learns rows as well: tasks with directions or fixed
         colours need them. They take turns, with other seeds. A model begins only if the time left
         is at least what the last one of its kind took.
@@ -381,7 +380,8 @@ class Adapter:
         facts = load_metadata(part.folder / "data/train")
         rows_per_epoch = facts.mean_puzzle_examples * facts.total_groups
         examples = round(facts.mean_puzzle_examples * (facts.total_puzzles or 0))
-        most_rows = max(_FEWEST_ROWS, self.settings.adapt.cells // facts.seq_len)
+        cells = self.settings.adapt.cells or (_CELLS_OF_FITTING if self._fits_canvas else _CELLS)
+        most_rows = max(_FEWEST_ROWS, cells // facts.seq_len)
         batch_size = min(config.global_batch_size, most_rows)
         own: dict[str, Any] = {
             "global_batch_size": batch_size,
@@ -397,7 +397,7 @@ class Adapter:
             "max_time": None if budget is None else f"{max(budget, 1):.0f}s",
         }
         kept = config.model_dump()
-        if self.trained is None:
+        if self._fits_canvas:
             examples *= _ROUNDS
         own["callbacks"] = [*kept["callbacks"], {"name": "all_right", "examples": examples}]
         try:

@@ -207,6 +207,28 @@ def test_new_rows_start_at_the_nearest_task(
         assert np.allclose(table, expected, atol=1e-6)
 
 
+def test_a_checkpoint_is_adapted_by_several_models_at_its_own_rate(
+    adapt: Any, tasks: Path, tmp_path: Path
+) -> None:
+    from training.checkpoint.tensors import load_weights
+
+    short = ("max_steps=2", "epochs=10", "global_batch_size=2", "lr=0.03125")
+    run = trained_on(tasks, tmp_path, "--num-aug=5", *GRID, *short)
+    own = (f"checkpoint={run}", f"tasks={tasks}", f"output={tmp_path}/out/submission.json")
+    usual = (*SMALL[:-1], "adapt.models=2", "puzzle_emb_lr=0.1")
+    adapting.main(pretrain.run, evaluate.run, [*own, *usual])
+    runs = tmp_path / "out/submission_runs/aa"
+    spread = {}
+    for name in ("alone", "run"):
+        (saved,) = (runs / name).glob("step_*")
+        table = load_weights(saved)["model.inner.puzzle_emb.weights"]
+        spread[name] = float((table - table[0]).abs().max())
+        assert yaml.safe_load((runs / name / "config.yaml").read_text())["lr"] == 0.03125
+    assert spread["alone"] == 0 < spread["run"]
+    adapt(tasks, f"checkpoint={run}", "adapt.models=2", "adapt.what=rows", name="rows")
+    assert list(told(tmp_path, "rows")["aa"]["steps"]) == ["run", "run1"]
+
+
 def test_malformed_tasks_are_named_and_the_others_go_on(
     adapt: Any, tasks: Path, tmp_path: Path, capsys: Any
 ) -> None:
@@ -243,7 +265,6 @@ def test_mistakes(adapt: Any, tasks: Path, tmp_path: Path) -> None:
         (["adapt.step=3"], ConfigError, "did you mean adapt.steps?"),
         (["adapt.steps=nowhere.json"], DatasetError, "nowhere.json"),
         (["checkpoint=nowhere"], CheckpointError, "nowhere"),
-        (["checkpoint=nowhere", "adapt.models=2"], ConfigError, "adapt.models=2 needs"),
     ]
     for settings, error, words in wrong:
         with pytest.raises(error, match=words):

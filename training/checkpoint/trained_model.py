@@ -14,7 +14,7 @@ from models.architectures import ArchConfig
 from models.config import DataFacts
 from runtime.errors import CheckpointError, ConfigError, disk_errors
 from runtime.files import sha256
-from runtime.schema import Count
+from runtime.schema import Count, NonNegativeFloat
 from runtime.text import shown
 from training.checkpoint import store
 from training.checkpoint.addresses import parse_address
@@ -38,6 +38,7 @@ class RecordedRun(DataSettings, extra="ignore"):
 
     arch: ArchConfig
     global_batch_size: Count = 768
+    lr: NonNegativeFloat = 1e-4
 
     @field_validator("data")
     @classmethod
