@@ -16,13 +16,15 @@ on; NAME_steps.json tells the steps and votes of each. Test outputs are never re
     adapt.max_time=1h  for all tasks, shared out between those that are left
     adapt.num_aug=N    augmentations of each task (200)
     adapt.together=N   adapt to N tasks at once (1)
-    adapt.models=N     without checkpoint=: models at most that learn a task in turn, and vote (2)
-    adapt.cells=N      cells in a batch at most: fewer rows on larger canvases (100,000; without
-                       checkpoint= 2,500)
+    adapt.models=N     models at most that learn a task in turn, and vote (1; without checkpoint= 2):
+                       by turns one that keeps its rows as they start, and one that learns them
+    adapt.cells=N      cells in a batch at most: fewer rows on larger canvases (100,000; where the
+                       task has its own canvas 2,500)
 
-A model ends once all the task's augmented demonstrations were right in a row. Without checkpoint=,
-a new model (arch=grid) learns each task alone, in its eight views and on the smallest canvas that
-holds it. Takes all settings of pretrain.py, too: lr=, puzzle_emb_lr=, ...
+A model ends once all the task's augmented demonstrations were right in a row. A model of arch=grid
+learns each task in its eight views, on the smallest canvas that holds it. Without checkpoint= it
+is a new one. Takes all settings of pretrain.py, too: lr= (that of the checkpoint's run),
+puzzle_emb_lr=, ...
 """
 
 from functools import partial
