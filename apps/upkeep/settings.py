@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
+from apps.attractor.config import AttractorConfig
 from apps.dec.config import DECConfig
 from apps.grid.config import GridConfig
 from apps.lattice.config import LatticeConfig
@@ -50,6 +51,7 @@ SECTIONS: dict[str, Any] = {
     "arch/hrm_v1": HRMConfig.model_construct(None, **AS_WIDE),
     "arch/trm": TRMConfig.model_construct(None, **AS_WIDE),
     "arch/dec": DECConfig(),
+    "arch/attractor": AttractorConfig(),
     "arch/grid": GridConfig(),
     "arch/nca": NCAConfig(),
     "arch/lattice": LatticeConfig(),

@@ -1,0 +1,1 @@
+"""TRM with a fixed point in place of its inner updates."""
