@@ -303,12 +303,12 @@ class _Api:
             "task", request.task, "the page", is_evaluation=True, outputs_may_lack=True
         )
         settings = [f"adapt.max_time={max(1, round(60 * request.minutes))}s", "adapt.steps=100000"]
-        if request.model is not None:
-            model = self._model(request.model)
+        model = None if request.model is None else self._model(request.model)
+        if model is not None:
             if model.kind is not ARC:
                 raise ConfigError("this model does not read ARC tasks: choose a new model")
             settings.append(f"checkpoint={quoted_value(str(model.path))}")
-        else:
+        if model is None or model.trained.run.arch.any_canvas:  # Small enough for several.
             settings.append("adapt.models=8")
         return partial(self._adapter.adapt, task.to_json(), settings)
 
