@@ -137,6 +137,8 @@ class SearchSettings(Schema):
     caution: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 0.5
     """factor on arch.strike_below each time a chain starts again; of every four chains one begins
     without it, the others with its first to third power; 1: no change, as published"""
+    checks: CountOrZero = 0
+    """times that an answer is put to the model again, with other cells hidden, before it counts"""
 
 
 class EvalSearchSettings(SearchSettings):

@@ -30,6 +30,7 @@ from apps.lattice.model import (
     ORIGIN_TOKENS,
     STRIKE_BELOW,
 )
+from dataset.sudoku.rules import EMPTY_TOKEN
 from evaluation.config import EvalSearchSettings, SearchSettings
 from evaluation.think import Forward, Offer, steps
 from models.act import ACTCarry, ACTLossHead
@@ -89,6 +90,8 @@ class Round(NamedTuple):
 
 # Chain c of a puzzle begins with caution c modulo this.
 CAUTIONS = 4
+# A check hides at most this share of an answer's cells.
+_MOST_HIDDEN = 0.6
 
 Watch = Callable[[SearchResult, Round], object]
 
@@ -178,7 +181,7 @@ class Search:
                 at_once = self._at_once(carry)
                 for slot in work.taken:
                     work.searched[slot].at_once = at_once[slot]
-            rounds = self._follow(carry, work.chains)
+            rounds = self._follow(carry, work)
             seconds = (time.perf_counter() - work.began) / len(work.searched)
             for slot, found in list(work.searched.items()):
                 one = rounds[slot]
@@ -219,19 +222,23 @@ class Search:
     ) -> dict[str, np.ndarray]:
         """Return the examples for all rows, from inputs [P, S] and the chains of each slot."""
         inner, least = self._inner, self._config.strike_below
-        rows = inputs.repeat(self._chains, axis=0)
         candidates = np.zeros((self.rows, inner.seq_len, len(inner.open_cell)), bool)
         strike_below = np.zeros(self.rows, np.float32)
         for slot, own in chains.items():
             place = slice(slot * self._chains, (slot + 1) * self._chains)
             candidates[place] = [one.begins_with for one in own]
             strike_below[place] = [least * self._settings.caution**one.caution for one in own]
-        ids = np.zeros(self.rows, np.int32)
-        examples = {"inputs": rows, "puzzle_identifiers": ids}
+        return self._shown(inputs.repeat(self._chains, axis=0), candidates, strike_below)
+
+    def _shown(
+        self, inputs: np.ndarray, candidates: np.ndarray, strike_below: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return the examples for inputs [rows, S] that begin with candidates [rows, S, V]."""
+        examples = {"inputs": inputs, "puzzle_identifiers": np.zeros(self.rows, np.int32)}
         examples |= {BEGINNINGS: candidates, STRIKE_BELOW: strike_below}
         if self._config.views != "none":
-            shape = (self.rows, inner.seq_len), (self.rows, len(inner.open_cell))
-            cells, tokens = (np.broadcast_to(np.arange(n), (rows, n)) for rows, n in shape)
+            sizes = candidates.shape[1:]
+            cells, tokens = (np.broadcast_to(np.arange(n), (self.rows, n)) for n in sizes)
             examples |= {ORIGIN_CELLS: cells.copy(), ORIGIN_TOKENS: tokens.copy()}
         return examples
 
@@ -248,8 +255,10 @@ class Search:
             draws["cells"], draws["tokens"] = self._inner.views.turns(words[:, 2:].T)
         return draws
 
-    def _follow(self, carry: ACTCarry, chains: Mapping[int, Sequence[Chain]]) -> dict[int, Round]:
-        """Let the chains of each slot follow their round. Return it in the puzzle's own view."""
+    def _follow(self, carry: ACTCarry, work: _Work) -> dict[int, Round]:
+        """Let the chains of each slot follow their round. Return it in the puzzle's own view. An
+        answer that does not stand the checks is a contradiction.
+        """
         names = (CANDIDATES, "z_next", "z_guess", "z_verdict")
         before, after, guessed, verdicts = (carry.inner[name] for name in names)
         examples = carry.examples
@@ -260,12 +269,41 @@ class Search:
             guessed = torch.where(guessed < 0, guessed, known)
         on_host = [self._ranks.to_host(each).numpy() for each in (before, after, guessed, verdicts)]
         rounds = {}
-        for slot, own in chains.items():
+        for slot, own in work.chains.items():
             was, left, guesses, said = (each[slot * len(own) :][: len(own)] for each in on_host)
+            said = said.copy()
+            for chain in np.flatnonzero(said == DECIDED):
+                if self._stands(left[chain], work.searched[slot], int(chain)):
+                    break
+                said[chain] = CONTRADICTION
             each = zip(own, was, left, guesses.tolist(), said.tolist(), strict=True)
             taken_back = [chain.follow(*what) for chain, *what in each]
             rounds[slot] = Round(was, left, guesses, said, np.array(taken_back))
         return rounds
+
+    def _stands(self, answer: np.ndarray, found: SearchResult, chain: int) -> bool:
+        """Return whether an answer, bool [S, V], stands the checks: shown without the puzzle, and
+        with other cells hidden each time, the model strikes none of its tokens and sees no
+        contradiction.
+        """
+        inner, checks = self._inner, self._settings.checks
+        is_open = self._ranks.to_host(inner.open_cell).numpy()
+        inputs = np.full((self.rows, len(answer)), EMPTY_TOKEN, np.int32)
+        bound = np.full(self.rows, self._config.strike_below, np.float32)
+        for first in range(0, checks, self.rows):
+            counter = (1 + chain, found.rounds, found.row, first)
+            words = random_words(self._seed, Stream.SEARCH, counter, inputs.size + self.rows)
+            drawn = (words >> np.uint64(40)).reshape(self.rows, -1) * 2.0**-24
+            hidden = drawn[:, 1:] < _MOST_HIDDEN * drawn[:, :1]
+            candidates = np.where(hidden[..., None], is_open, answer)
+            offered = self._ranks.on_device(self._shown(inputs, candidates, bound))
+            ((_, carry),) = steps(self._forward, self._model, [Offer(offered)])
+            names = ("z_next", "z_verdict")
+            left, verdicts = (self._ranks.to_host(carry.inner[name]).numpy() for name in names)
+            falls = (answer & ~left).any((1, 2)) | (verdicts == CONTRADICTION)
+            if falls[: checks - first].any():
+                return False
+        return True
 
     def _at_once(self, carry: ACTCarry) -> np.ndarray:
         """Return the present token predictions of the first chain of each slot, [P, S]."""

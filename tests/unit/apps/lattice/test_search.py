@@ -185,6 +185,36 @@ def test_an_answer_does_not_depend_on_the_puzzles_beside_it(
     assert list(map(essence, other)) != list(map(essence, alone))
 
 
+def test_right_answers_stand_the_checks_and_wrong_ones_fall(ranks: Ranks, puzzles: Batch) -> None:
+    search = searching(ranks, checks=30)
+    for row, labels in enumerate(puzzles.labels):
+        wrong = labels.copy()
+        wrong[:2] = labels[1::-1]  # Right in the row and the box, wrong in two columns.
+        for tokens, stands in ((labels, True), (wrong, False)):
+            answer = np.eye(6, dtype=bool)[tokens]
+            assert search._stands(answer, SearchResult(row), chain=0) == stands
+
+
+def test_a_chain_goes_on_after_an_answer_that_falls(
+    ranks: Ranks, puzzles: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = search_with(ranks, puzzles, chains=1)
+    fallen = set[int]()
+
+    def falls_once(_: Search, answer: np.ndarray, found: SearchResult, chain: int) -> bool:
+        is_first = found.row not in fallen
+        fallen.add(found.row)
+        return not is_first
+
+    monkeypatch.setattr(Search, "_stands", falls_once)
+    for one, before, labels in zip(
+        search_with(ranks, puzzles, chains=1), plain, puzzles.labels, strict=True
+    ):
+        assert np.array_equal(one.answer, labels)
+        assert one.rounds > before.rounds
+        assert one.taken_back + one.restarts > before.taken_back + before.restarts
+
+
 def test_a_puzzle_is_given_up_after_its_rounds(ranks: Ranks, puzzles: Batch) -> None:
     enough = search_with(ranks, puzzles)
     few = search_with(ranks, puzzles, rounds=3)
