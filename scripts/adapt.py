@@ -16,8 +16,8 @@ on; NAME_steps.json tells the steps and votes of each. Test outputs are never re
     adapt.max_time=1h  for all tasks, shared out between those that are left
     adapt.num_aug=N    augmentations of each task (200)
     adapt.together=N   adapt to N tasks at once (1)
-    adapt.models=N     models at most that learn a task in turn, and vote (1; without checkpoint= 2):
-                       by turns one that keeps its rows as they start, and one that learns them
+    adapt.models=N     models at most that learn a task in turn, and vote (1; without checkpoint=
+                       2): by turns one that keeps its rows as they start, and one that learns them
     adapt.cells=N      cells in a batch at most: fewer rows on larger canvases (100,000; where the
                        task has its own canvas 2,500)
 

@@ -9,7 +9,7 @@ from runtime.schema import NonNegativeFloat, NumLayers, PositiveFloat, Size
 
 
 class AttractorConfig(TRMConfig):
-    """TRM whose z_L is solved for, not updated L_cycles times: "Solve the Loop", arXiv:2605.12466."""
+    """TRM whose z_L is solved for, not updated L_cycles times (arXiv:2605.12466)."""
 
     name: Literal["attractor"] = "attractor"
     """TRM whose z_L is a fixed point of its update, found by Anderson acceleration"""

@@ -15,8 +15,7 @@ from runtime.text import shown
 from training.checkpoint import store, tensors
 from training.checkpoint.background import BackgroundWrite
 from training.checkpoint.environment import environment_changes
-from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, USUAL_MEASURE
-from training.checkpoint.store import Checkpoint, RunState
+from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, Checkpoint, RunState
 from training.checkpoint.tensors import load_tensors
 from training.step import Learner
 from training.tracking import Tracker
@@ -29,7 +28,7 @@ class Progress:
     step: int = 0
     iteration: int = 0
     position: int = 0
-    measure: str = USUAL_MEASURE
+    measure: str = store.USUAL_MEASURE
     best_score: float | None = None
     best_step: int | None = None
     seconds: float = 0.0
