@@ -54,7 +54,7 @@ def fixed_point(
     points = [start.flatten(1).to(wide)]
     values = [update(start).flatten(1).to(wide)]
     for _ in range(steps - 1):
-        point = _mixed(points[-config.history :], values[-config.history :], config.ridge)
+        point = _mixed(points[-config.history :], values[-config.history :], config.regularization)
         value = update(point.view(start.shape).to(start.dtype)).flatten(1).to(wide)
         moved = (values[-1] - points[-1]).norm(dim=1, keepdim=True)
         is_done = moved < config.tolerance * values[-1].norm(dim=1, keepdim=True)

@@ -33,7 +33,7 @@ def section(page: str, heading: str) -> str:
 
 def test_the_manual_is_short() -> None:
     words = {page: len(text_of(page).split()) for page in MANUAL if page != "README.md"}
-    assert sum(words.values()) <= 27_450
+    assert sum(words.values()) <= 27_600
     assert max(words.values()) <= 1_500
     assert len(text_of("README.md").splitlines()) <= 140
 

@@ -70,7 +70,7 @@ def test_registered_names_are_choices_with_their_defaults(run_python: Any) -> No
     assert arch["heads"]["lm"] == {"name": "digits", "depth": 4, "norm": "none", "dropout": 0.0}
     assert arch["heads"]["doubt"] == {"detach": False}
     assert (
-        "arch: dec, grid, hrm, hrm_v1, lattice, mine, mixer,"
+        "arch: attractor, dec, grid, hrm, hrm_v1, lattice, mine, mixer,"
         in run_python("pretrain.py", ON, "--help").out
     )
     asked = ["evaluate.py", "checkpoint=x", "+arch_overrides.widget_size=0"]

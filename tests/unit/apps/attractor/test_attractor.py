@@ -44,7 +44,7 @@ def test_the_solver_follows_the_equations(steps: int, history: int) -> None:
     config = AttractorConfig(**SMALL, history=history, tolerance=0.0)
     found = fixed_point(update, start, steps, config)
     for row, z in zip(found, start.double(), strict=True):
-        expected = slowly_solved(update, z, steps, history, config.ridge)
+        expected = slowly_solved(update, z, steps, history, config.regularization)
         torch.testing.assert_close(row.double(), expected, rtol=1e-3, atol=1e-4)
 
 
@@ -59,7 +59,7 @@ def test_it_gets_nearer_than_plain_updates_and_stops_row_by_row() -> None:
     start[1] = exact
     far = {}
     for history in (1, 5):
-        config = AttractorConfig(**SMALL, history=history, ridge=1e-6, tolerance=1e-5)
+        config = AttractorConfig(**SMALL, history=history, regularization=1e-6, tolerance=1e-5)
         found = fixed_point(update, start, 12, config)
         far[history] = float((found[0] - exact).norm())
         assert torch.equal(found[1], start[1])  # It was there from the start.
