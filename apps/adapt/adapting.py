@@ -54,10 +54,11 @@ _FROM_SCRATCH = (
     *("ema=true", "ema_rate=0.99"),
 )
 _OWN_FROM_SCRATCH = {"steps": 1000, "models": 2}
+# The share of the time left for a model that learns "alone" or "run" first; see `Adapter._train`.
+_SHARES = {"alone": 0.4, "run": 0.6}
 _CELLS, _CELLS_OF_FITTING = 100_000, 2500
-# From scratch: the share of the time left for a model that learns "alone" or "run" first (see
-# `Adapter._train`), and how often in a row all demonstrations must be right.
-_SHARES, _ROUNDS = {"alone": 0.4, "run": 0.6}, 10
+# On a fitted canvas: how often in a row all demonstrations must be right.
+_ROUNDS = 10
 _MODEL_NAME = re.compile("(alone|run)[0-9]*")
 _FEWEST_ROWS = 4
 _FROZEN = {"rows": True, "heads": "trunk", "all": False}

@@ -54,12 +54,12 @@ def fixed_point(
     points = [start.flatten(1).to(wide)]
     values = [update(start).flatten(1).to(wide)]
     for _ in range(steps - 1):
-        point = _mixed(points[-config.history :], values[-config.history :], config.regularization)
+        point = _mixed(points, values, config.regularization)
         value = update(point.view(start.shape).to(start.dtype)).flatten(1).to(wide)
         moved = (values[-1] - points[-1]).norm(dim=1, keepdim=True)
         is_done = moved < config.tolerance * values[-1].norm(dim=1, keepdim=True)
-        points.append(torch.where(is_done, points[-1], point))
-        values.append(torch.where(is_done, values[-1], value))
+        points = [*points, torch.where(is_done, points[-1], point)][-config.history :]
+        values = [*values, torch.where(is_done, values[-1], value)][-config.history :]
     return points[-1].view(start.shape).to(start.dtype)
 
 

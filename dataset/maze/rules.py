@@ -19,10 +19,10 @@ VOCAB_SIZE = len(CHARACTERS) + 1
 PALETTE = ("#000000", "#FFFFFF", "#2ECC40", "#FF4136", "#0074D9")
 """The colours of `# SGo`: black, white, green, red and blue."""
 NUM_ACTIONS = 5  # none, down, left, right and up
+_FAR = 2**30  # More moves than any maze has.
 
 _TOKEN_OF_BYTE = np.zeros(256, dtype=np.uint8)
 _TOKEN_OF_BYTE[list(CHARACTERS.encode())] = range(1, VOCAB_SIZE)
-_FAR = 2**30  # More moves than any maze has.
 _PIXELS = np.zeros((VOCAB_SIZE, 3), dtype=np.uint8)
 _PIXELS[WALL:] = [list(bytes.fromhex(colour[1:])) for colour in PALETTE]
 

@@ -11,7 +11,7 @@ from dataset.build_maze_dataset import MazeBuild
 from dataset.dihedral import dihedral_view, view_keys
 from dataset.kinds.maze import MAZE
 from dataset.maze import generator
-from dataset.maze.rules import check_paths, path_actions, solve, text_to_tokens
+from dataset.maze.rules import check_paths, directions, path_actions, solve, text_to_tokens
 
 Patch = pytest.MonkeyPatch
 ErrorLine = Callable[[], str]
@@ -89,6 +89,14 @@ def test_pixels_are_the_answers_colours_and_change_no_other_array(maze: Any):
     differing = {name for name in coloured if plain.get(name) != coloured[name]}
     names = ("train/dataset.json", "test/dataset.json", "train/all__pixels.npy")
     assert differing == {"manifest.json", "test/all__pixels.npy", *names}
+
+
+def test_directions_are_those_of_each_view(maze: Any):
+    assert maze("--aug", "--directions") == 0
+    for split, number in (("train", 24), ("test", 1)):
+        _, arrays = maze.arrays(split)
+        assert arrays.fields["directions"].shape == (number, 16)
+        assert (arrays.fields["directions"] == directions(arrays.inputs)).all()
 
 
 def test_generated_sets(maze: Any):

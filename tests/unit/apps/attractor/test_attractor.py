@@ -87,6 +87,6 @@ def test_gradients_come_from_the_last_updates_alone() -> None:
     rows = torch.ones(2, 9).int()
     batch = {"inputs": rows, "labels": rows, "puzzle_identifiers": torch.zeros(2).int()}
     model(model.initial_carry(batch), batch)
-    cycle = model.model.inner.config
-    solver, plain = cycle.L_cycles, cycle.last_cycles + 1
+    config = model.model.inner.config
+    solver, plain = config.L_cycles, config.last_cycles + 1
     assert seen == [False] * (solver + plain) + [False] * solver + [True] * plain

@@ -36,9 +36,7 @@ def test_a_change_travels_one_cell_an_update(steps: int) -> None:
     changed = cells.clone()
     changed[:, 0, 0] = changed[:, 0, 0] % 5 + 1
     differs = (logits(side, cells, steps) != logits(side, changed, steps)).any(-1)
-    # Each of the 3 updates of a step mixes neighbours. The first one of all has nothing to mix
-    # but the embedded cell itself, so its change goes as far as the others' do.
-    reach = 3 * steps
+    reach = 3 * steps  # A step has two updates of z_L and one of z_H.
     rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     assert differs[:, torch.maximum(rows, columns) <= reach].all()
     assert not differs[:, torch.maximum(rows, columns) > reach].any()
