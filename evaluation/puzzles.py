@@ -24,13 +24,15 @@ def kind_of(facts: DataFacts, evaluators: Sequence[str] = ()) -> Kind | None:
     """
     if facts.kind:
         return kind_named(facts.kind)
-    kinds = kinds_with(facts.seq_len, facts.vocab_size)
+    sizes = facts.seq_len, facts.vocab_size
+    kinds = kinds_with(*sizes)
+    if len(kinds) != 1:  # Puzzles on a canvas cut to them have fewer tokens than their kind.
+        named = [kind for kind in map(KINDS.load, KINDS) if kind.key in evaluators]
+        kinds = [kind for kind in named if kind.fits(*sizes)] or kinds
     if not kinds:
         *others, last = (kind.name for kind in map(KINDS.load, KINDS))
         known = f"{', '.join(others)} or {last} puzzles"
         raise ValueError(f"{facts.vocab_size} tokens and {facts.seq_len} cells are no {known}")
-    if len(kinds) > 1:
-        kinds = [kind for kind in kinds if kind.key in evaluators]
     return kinds[0] if len(kinds) == 1 else None
 
 

@@ -134,6 +134,8 @@ class RecurrenceConfig(Schema):
     searches: ClassVar[bool] = False
     # Whether the same weights fit grids of all sizes, and smaller vocabularies.
     any_canvas: ClassVar[bool] = False
+    # The only kind of puzzles that it reads; None: all kinds.
+    kind: ClassVar[str | None] = None
     # Shared settings that the architecture cannot change; its file in config/arch/ leaves them out.
     fixed: ClassVar[dict[str, object]] = {}
     # Why noise cannot make its chains differ, and what to use instead; "": noise can.
@@ -231,6 +233,9 @@ class RecurrenceConfig(Schema):
 
     def require_data(self, facts: DataFacts) -> None:
         """Raise ConfigError if the model cannot be used for these data."""
+        if self.kind and facts.kind not in (self.kind, None):
+            reads = f"arch.name={self.name} reads {self.kind} puzzles"
+            raise ConfigError(f"{reads}, and these are {facts.kind}")
         if self.attention_bias != NONE:
             try:
                 ATTENTION_BIASES[self.attention_bias].schema.require_data(facts)

@@ -5,8 +5,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from apps.dec.config import require_one_row
-from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
-from runtime.errors import ConfigError
+from models.config import ARCHITECTURES, RecurrenceConfig
 from runtime.registry import imported
 from runtime.schema import NumLayers, PositiveFloat, Size, SizeOrZero, StrictBool
 
@@ -21,6 +20,7 @@ class GridConfig(RecurrenceConfig):
 
     width_multiple: ClassVar[int] = 8
     any_canvas: ClassVar[bool] = True
+    kind: ClassVar[str] = "arc"
     fixed: ClassVar[dict[str, object]] = dict(
         mlp_t=False, puzzle_emb_len=0, attention_bias="none", pos_encodings="none"
     )
@@ -58,11 +58,6 @@ class GridConfig(RecurrenceConfig):
     @property
     def puzzle_emb_width(self) -> int:
         return NUM_TOKENS * self.puzzle_emb_ndim
-
-    def require_data(self, facts: DataFacts) -> None:
-        super().require_data(facts)
-        if facts.kind not in ("arc", None):
-            raise ConfigError(f"arch.name=grid is for ARC, and these puzzles are {facts.kind}")
 
     @model_validator(mode="after")
     def _knows_the_grid(self) -> Self:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from math import isnan
 from typing import TYPE_CHECKING, Any, cast
@@ -39,7 +40,7 @@ def kind_read_by(trained: TrainedModel) -> Kind | None:
         return None
     evaluators = [evaluator.name for evaluator in trained.run.usual_evaluators]
     try:
-        if known := kind_of(facts, evaluators):
+        if known := kind_of(replace(facts, kind=trained.run.arch.kind), evaluators):
             return known
     except ValueError as error:
         raise CheckpointError(f"{trained.weights}: {error}") from None

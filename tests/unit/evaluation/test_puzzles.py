@@ -45,6 +45,7 @@ def grid(text: str) -> np.ndarray:
         (DataFacts(6, 16, 1), ("maze",), MAZE),
         (DataFacts(6, 900, 1), (), MAZE),
         (DataFacts(12, 900, 9), (), ARC),
+        (DataFacts(8, 121, 9), ("arc",), ARC),
     ],
 )
 def test_the_facts_tell_the_kind(

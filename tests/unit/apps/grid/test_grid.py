@@ -141,5 +141,5 @@ def test_settings_without_meaning_are_refused(settings: Any, message: str) -> No
 
 
 def test_other_puzzles_are_refused() -> None:
-    with pytest.raises(ConfigError, match="grid is for ARC, and these puzzles are sudoku"):
+    with pytest.raises(ConfigError, match="grid reads arc puzzles, and these are sudoku"):
         GridConfig().require_data(DataFacts(11, 81, 1, kind="sudoku"))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from apps.grid.config import GridConfig
 from apps.reports import solving as solve
 from dataset.format.writing import write_puzzles
 from dataset.kinds.arc import ARC
@@ -157,6 +158,9 @@ def test_puzzles_of_a_data_set_are_chosen_by_index(
 def test_the_model_decides_the_kind() -> None:
     assert solve.kind_read_by(trained_on(DataFacts(12, 900, 5))) is ARC
     assert solve.kind_read_by(trained_on(None)) is None
+    fitted = trained_on(DataFacts(8, 121, 5))
+    of_colours = dataclasses.replace(fitted, run=RecordedRun(arch=GridConfig()))
+    assert solve.kind_read_by(of_colours) is ARC
     with pytest.raises(CheckpointError, match="900 cells are no Sudoku, maze or ARC"):
         solve.kind_read_by(trained_on(DataFacts(11, 900, 1)))
 
