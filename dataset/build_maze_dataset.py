@@ -11,6 +11,7 @@ has the parts shared with the Sudoku builder.
 import sys
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,12 @@ from dataset.dihedral import NUM_VIEWS, all_views, view_keys
 from dataset.format.schema import LabelField
 from dataset.format.writing import Fields
 from dataset.maze import rules
+from dataset.maze.pieces import cut_pieces
 from dataset.maze.rules import CHARACTERS, PATH, WALL, text_to_tokens
 from dataset.puzzle_build import PuzzleBuild
 from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
+from runtime.errors import DatasetError
+from runtime.text import many
 
 _PUBLISHED_SIZE, _PUBLISHED_MIN_LENGTH = 30, 109
 _MAX_SIZE = 362  # Fields of Python's csv module have at most 2**17 characters.
@@ -50,22 +54,32 @@ class MazeBuild(PuzzleBuild):
             "action": "store_true",
             "help": "also write the field `pixels`, the colours of the answers: 3 bytes a cell",
         },
-        "--directions": {
+        "--closer": {
             "action": "store_true",
-            "help": "also write the field `directions`, the way to the goal from each cell",
+            "help": "also write the fields `closer`, each cell's neighbours that are closer to the"
+            " goal, and `arrivals`, the time that this takes to find out",
         },
+        "--cut": flag(
+            "use pieces of this many rows and columns of the source's mazes, with new starts and"
+            " goals, as many as a maze has room for",
+            integer(2, _MAX_SIZE),
+        ),
         "--min-length": flag(
             "fewest moves from start to goal in a generated maze"
-            f" (default at size {_PUBLISHED_SIZE}: {_PUBLISHED_MIN_LENGTH})",
+            f" (default at size {_PUBLISHED_SIZE}: {_PUBLISHED_MIN_LENGTH}) or a piece (default 1)",
             integer(1),
         ),
     }
 
     @staticmethod
     def complete(parser: Parser, options: Namespace) -> None:
+        if options.cut is not None and options.source == "generate":
+            parser.error("--cut is for mazes of a source: use --size for generated ones")
+        if (options.cut or 0) > options.size:
+            parser.error(f"--cut {options.cut} is more than --size {options.size}")
         if options.source != "generate":
-            if options.min_length is not None:
-                parser.error("--min-length is for --source generate")
+            if options.min_length is not None and options.cut is None:
+                parser.error("--min-length is for --source generate and for --cut")
             return
         # A shortest path has at most three cells in each 2 x 2 square.
         longest = 3 * ((options.size + 1) // 2) ** 2 - 1
@@ -83,6 +97,16 @@ class MazeBuild(PuzzleBuild):
         from dataset.maze.generator import generate_mazes
 
         return generate_mazes(min_length=self.options.min_length, **how)
+
+    def read(self, path: Path) -> Puzzles:
+        puzzles, size = super().read(path), self.options.cut
+        if size is None:
+            return puzzles
+        min_length = self.options.min_length or 1
+        pieces = cut_pieces(puzzles.questions, size, min_length, self.options.seed)
+        if not len(pieces.ratings):
+            raise DatasetError(f"{path}: no piece has a path of {many(min_length, 'move')}")
+        return pieces
 
     def parsed(self, rows: list[CsvRow]) -> tuple[Puzzles, dict[str, np.ndarray]]:
         """Turn rows into tokens. Check for one S, one G, a shortest path and its rating."""
@@ -103,8 +127,8 @@ class MazeBuild(PuzzleBuild):
         return view_keys(questions)
 
     def similar_build(self, puzzles: Puzzles) -> "MazeBuild":
-        min_length = int(puzzles.ratings.min()) - 1
-        return MazeBuild(Namespace(**vars(self.options) | {"min_length": min_length}))
+        how = {"min_length": int(puzzles.ratings.min()) - 1, "size": self.options.cut or self.size}
+        return MazeBuild(Namespace(**vars(self.options) | how))
 
     def statistics(self, puzzles: Puzzles) -> dict[str, Any]:
         return {
@@ -117,8 +141,9 @@ class MazeBuild(PuzzleBuild):
         if views > 1:
             inputs, labels = all_views(inputs), all_views(labels)
         fields = {"actions": (LabelField(rules.NUM_ACTIONS), rules.path_actions(labels))}
-        if self.options.directions:
-            fields["directions"] = (LabelField(rules.NUM_ACTIONS), rules.directions(inputs))
+        if self.options.closer:
+            fields["closer"] = (LabelField(rules.NUM_CLOSER), rules.closer_neighbours(inputs))
+            fields["arrivals"] = (LabelField(256), rules.arrivals(inputs, labels))
         if self.options.pixels:
             fields["pixels"] = (LabelField(256, channels=3), rules.maze_pixels(labels))
         return inputs, labels, fields

@@ -19,7 +19,7 @@ from runtime.process import env_world_size
 from runtime.schema import Schema
 from training.checkpoint.addresses import parse_address
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
-from training.data import data_facts, heads_without_field, require_folder
+from training.data import data_facts, parts_without_field, require_folder
 from training.tracking import warn
 
 
@@ -102,10 +102,11 @@ def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
         for folder in folders:
             require_folder(folder, trained.run.data)
         heads = trained.run.arch.heads
-        missing = heads_without_field(heads, folders, config.split)
-        for head, reason in missing.items():
-            warn(f"{reason}: nothing is reported of {head}")
-        fields = [field for head, field in heads.fields.items() if head not in missing]
+        parts = {f"heads.{head}": field for head, field in heads.fields.items()}
+        missing = parts_without_field(parts, folders, config.split)
+        for part, reason in missing.items():
+            warn(f"{reason}: nothing is reported of {part.removeprefix('heads.')}")
+        fields = [field for part, field in parts.items() if part not in missing]
         numbered_as = trained.run.data_folders("train")
         return PuzzleDataset(folders, config.split, fields=fields, numbered_as=numbered_as)
     except DatasetError as error:

@@ -108,6 +108,7 @@ class ACT(nn.Module):
         self.learns_continue = isinstance(q, QHead) and q.learns_continue
         acting = inner.techniques.acting
         self.at_draw, self.at_beginnings = acting("draw"), acting("begun")
+        self.at_targets = acting("counted")
 
     @property
     def eval_max_steps(self) -> int:
@@ -183,6 +184,10 @@ class ACT(nn.Module):
     def judge(self, heads: Iterable[Head], carry: ACTCarry, outputs: Outputs) -> Judged:
         """Let `heads` compare their outputs with the examples of a carry."""
         targets = Targets.of(carry.examples, outputs["logits"])
+        if self.training:
+            for technique in self.at_targets:
+                updates = carry.steps * self.inner.updates
+                targets = targets._replace(counted=technique.counted(carry.examples, updates))
         losses, metrics = {}, {"steps": carry.steps}
         for head in heads:
             measured = head.measure(outputs, targets)

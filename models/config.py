@@ -231,6 +231,15 @@ class RecurrenceConfig(Schema):
                 raise ValueError(f"{where}{error}") from None
         return self
 
+    @property
+    def fields(self) -> dict[str, str]:
+        """Fields of the training data that are needed, by the part of the architecture."""
+        read = {f"heads.{name}": field for name, field in self.heads.fields.items()}
+        of_techniques = {
+            f"techniques.{n}": t.reads_field for n, t in self.techniques.active.items()
+        }
+        return read | {name: field for name, field in of_techniques.items() if field is not None}
+
     def require_data(self, facts: DataFacts) -> None:
         """Raise ConfigError if the model cannot be used for these data."""
         if self.kind and facts.kind not in (self.kind, None):

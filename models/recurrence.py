@@ -168,6 +168,11 @@ class Recurrence(nn.Module):
         return {name: name for name in self.latents}
 
     @property
+    def updates(self) -> int:
+        """The number of updates in an ACT step."""
+        raise NotImplementedError
+
+    @property
     def draws_numbers(self) -> bool:
         """Whether a step draws random numbers."""
         return any(technique.draws_numbers for technique in self.techniques.active.values())
@@ -255,6 +260,11 @@ class CycledRecurrence(Recurrence):
 
     H_cycles = property(lambda self: self.cycles[0])
     L_cycles = property(lambda self: self.cycles[1])
+
+    @property
+    def updates(self) -> int:
+        H_cycles, L_cycles = self.cycles
+        return H_cycles * (L_cycles + 1)
 
     @property
     def cycles(self) -> tuple[int, int]:

@@ -73,6 +73,11 @@ class Technique(Schema):
         return {}
 
     @property
+    def reads_field(self) -> str | None:
+        """The field of the training data that it needs."""
+        return None
+
+    @property
     def rows_per_target(self) -> int:
         """One row in this many looks ahead for q_continue."""
         return 1
@@ -118,6 +123,13 @@ class Technique(Schema):
         """Return the new value of a latent whose update gave `after`, all [B, T, D]."""
         return after
 
+    def counted(self, examples: "Examples", updates: "Tensor") -> "Tensor | None":
+        """Return bool [B, S], the cells that count in the losses; None: all. `updates`, int32 [B],
+        are those that each row has had. Called only in training. Only one technique may override
+        it.
+        """
+        return None
+
     def weighed(self, losses: "Tensor", steps: "Tensor", most: int) -> "Tensor":
         """Return the weighted losses of the rows, [B]. `steps`, int32 [B], are the ACT steps that
         each row has taken, of at most `most`. Called only in training.
@@ -158,7 +170,12 @@ class TechniquesConfig(Schema):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        for place, decided in (("depth_at", "depth of a step"), ("start", "start of latents")):
+        only_one = {
+            "depth_at": "depth of a step",
+            "start": "start of latents",
+            "counted": "cells that count",
+        }
+        for place, decided in only_one.items():
             if len(names := self._acting(place)) > 1:
                 raise ValueError(f"{' and '.join(names)} all set the {decided}; choose one")
         return self

@@ -155,7 +155,7 @@ class Model:
     def _ready(self, puzzle: str | Puzzle, settings: dict[str, Any]) -> tuple[Any, ...]:
         """Check everything, load torch, and return the arguments of `answered`."""
         config = self._validated(SolveConfig, settings, _THINKING)
-        arch, facts, name = self.trained.run.arch, self.trained.facts, self.trained.weights
+        arch, cells, name = self.trained.run.arch, self.trained.cells, self.trained.weights
         require_effect(config, arch.searches)
         config.require_model(arch, halts=self.trained.may_halt, name=name)
         if isinstance(puzzle, str):
@@ -163,8 +163,8 @@ class Model:
             ((_, puzzle),) = read_puzzles(text, self.trained, self.kind)
         if not isinstance(puzzle, Puzzle):
             raise DatasetError(f"puzzle: {shown(puzzle)}; accepted: text, or one of puzzles()")
-        if facts is not None and puzzle.question.size != facts.seq_len:
-            raise DatasetError(f"puzzle: {puzzle.question.size} cells; accepted: {facts.seq_len}")
+        if cells not in (None, puzzle.question.size):
+            raise DatasetError(f"puzzle: {puzzle.question.size} cells; accepted: {cells}")
         import torch
 
         from runtime.device import resolve_device

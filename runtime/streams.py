@@ -24,6 +24,7 @@ class Stream(IntEnum):
     NEW_TEST = 4
     SELECTION = 5
     NEW_SELECTION = 6
+    PIECES = 7
     ARC_AUGMENTATION = 16
     ARC_HASH = 17
     ARC_UNSHIFTED = 18

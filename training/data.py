@@ -1,7 +1,7 @@
 """Open the data sets of a run and check that they fit it, before torch is loaded."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from dataset.format.reading import load_metadata
 from dataset.format.schema import PuzzleDatasetMetadata
 from dataset.kinds import FIELDS_WRITTEN_BY
+from models.architectures import ArchConfig
 from models.config import DataFacts
-from models.heads.config import HeadsConfig
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 from runtime.errors import ConfigError, DatasetError
 from training.config.schema import CANONICAL_SHARDS, DataConfig, TrainConfig
@@ -31,13 +31,12 @@ def open_data(
         ConfigError: a setting does not fit the data.
         DatasetError: names the folder or file, and the command that builds a missing data=NAME.
     """
-    heads = config.arch.heads
     require_folders(config)
-    require_heads(heads, config.train_paths, "train")
+    require_fields(config.arch, config.train_paths, "train")
     # Checked before all tokens are read.
     trained_on = PuzzleDataset(config.train_paths[:1], "train", check_values=False)
     config.arch.require_data(data_facts(trained_on.metadata, kind=trained_on.kind))
-    fields = list(heads.fields.values())
+    fields = list(config.arch.fields.values())
     opened = partial(PuzzleDataset, fields=fields, check_values=check_values)
     train_set = opened(config.train_paths, "train")
     require_batches(config, train_set)
@@ -46,7 +45,7 @@ def open_data(
     if not any((Path(path) / split).exists() for path in config.test_paths):
         warn(f"{', '.join(config.test_paths)}: there is no {split} split, so nothing is evaluated")
         return train_set, None
-    require_heads(heads, config.test_paths, split)
+    require_fields(config.arch, config.test_paths, split)
     test_set = opened(config.test_paths, split, numbered_as=config.train_paths)
     train, test, folder = train_set.metadata, test_set.metadata, test_set.split_dirs[0]
     for fact in ("vocab_size", "seq_len", *(["fields"] if fields else [])):
@@ -122,32 +121,36 @@ def _require_within(name: str, limit: int | None, number: int) -> None:
         raise ConfigError(f"{name}={limit}: there are only {number} batches")
 
 
-def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> None:
-    """Check the heads against `dataset.json`. Raise ConfigError if the token head does not fit the
-    vocabulary, DatasetError if a data set lacks the label field of a head.
+def require_fields(arch: ArchConfig, folders: Sequence[str], split: str) -> None:
+    """Check an architecture against `dataset.json`. Raise ConfigError if the token head does not
+    fit the vocabulary, DatasetError if a data set lacks a label field.
     """
     for folder in folders:
         vocab_size = load_metadata(Path(folder) / split).vocab_size
         try:
-            heads.lm.require_tokens(vocab_size)
+            arch.heads.lm.require_tokens(vocab_size)
         except ValueError as error:
             few = f"{folder} has only {vocab_size} tokens"
             raise ConfigError(f"arch.heads.lm.{error}: {few}") from None
-    for head, reason in heads_without_field(heads, folders, split).items():
-        name = heads.fields[head]
+    for part, reason in parts_without_field(arch.fields, folders, split).items():
+        name = arch.fields[part]
         hint = f"; {FIELDS_WRITTEN_BY[name]}" if name in FIELDS_WRITTEN_BY else ""
         raise DatasetError(f"{reason}{hint}")
 
 
-def heads_without_field(heads: HeadsConfig, folders: Sequence[str], split: str) -> dict[str, str]:
-    """Return the heads whose label field is missing in a data set, each with a message."""
+def parts_without_field(
+    fields: Mapping[str, str], folders: Sequence[str], split: str
+) -> dict[str, str]:
+    """Return the parts of an architecture whose label field is missing in a data set, each with a
+    message. `fields` is like `RecurrenceConfig.fields`.
+    """
     missing = {}
-    for folder, (head, name) in itertools.product(folders, heads.fields.items()):
+    for folder, (part, name) in itertools.product(folders, fields.items()):
         metadata = load_metadata(Path(folder) / split)
         try:
-            data_facts(metadata, metadata.fields).field(name, f"arch.heads.{head}")
+            data_facts(metadata, metadata.fields).field(name, f"arch.{part}")
         except ValueError as error:
-            missing[head] = f"{folder}: {error}"
+            missing[part] = f"{folder}: {error}"
     return missing
 
 

@@ -178,8 +178,8 @@ class Learner:
         cells = torch.zeros(rows, self.facts.seq_len, dtype=torch.int32, device=device)
         ids = cells.new_zeros(rows)
         examples = {"inputs": cells, "labels": cells.clone(), "puzzle_identifiers": ids}
-        for head, name in self.config.arch.heads.fields.items():
-            _, channels = self.facts.field(name, f"arch.heads.{head}")
+        for part, name in self.config.arch.fields.items():
+            _, channels = self.facts.field(name, f"arch.{part}")
             examples[name] = cells.new_zeros((*cells.shape, channels) if channels else cells.shape)
         return examples
 

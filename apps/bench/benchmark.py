@@ -223,7 +223,7 @@ def stepping(config: TrainConfig) -> Iterator[StepTrainer]:
     """Yield a trainer on synthetic data, which is deleted after the block."""
     with tempfile.TemporaryDirectory() as folder, Ranks(config.device) as ranks:
         write_synthetic_data(Path(folder))
-        fields = list(config.arch.heads.fields.values())
+        fields = list(config.arch.fields.values())
         yield StepTrainer(config, PuzzleDataset([Path(folder)], "train", fields=fields), ranks)
 
 

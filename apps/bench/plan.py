@@ -34,7 +34,12 @@ WAIT, ROW = np.array([3e-6, 1e-5]), np.array([0, 1 / 440_000])
 COMPILED, EAGER = 60e-6, 45e-6
 _FACT = r"(\w+)=([\d.]+)"
 # Shaped like the fields of mazes, for heads that need them.
-FIELDS = {"actions": LabelField(num_classes=5), "pixels": LabelField(num_classes=256, channels=3)}
+FIELDS = {
+    "actions": LabelField(num_classes=5),
+    "arrivals": LabelField(num_classes=256),
+    "closer": LabelField(num_classes=16),
+    "pixels": LabelField(num_classes=256, channels=3),
+}
 
 
 class PlanSettings(Schema):
@@ -106,7 +111,7 @@ def describe_data(
         facts |= given
         if missing := " ".join(f"{name}=" for name in names if facts[name] is None):
             raise DatasetError(f"{error}; or describe it: {missing}") from None
-        tests, used = facts.pop("test_examples"), config.arch.heads.fields.values()
+        tests, used = facts.pop("test_examples"), config.arch.fields.values()
         fields = {name: FIELDS[name] for name in used if name in FIELDS}
         data = PuzzleDatasetMetadata(0, 0, 0, **facts, sets=("all",), fields=fields)
     else:

@@ -106,7 +106,7 @@ def trace(
     own = {"arch": arch, "global_batch_size": rows, "micro_batch_size": None, "reduction": "fast"}
     own |= {"compile": False, "diagnose_interval": None}
     own["optimizer"] = config.optimizer.model_copy(update={"kernel": "ours"})
-    fields = {name: data.fields[name].channels for name in config.arch.heads.fields.values()}
+    fields = {name: data.fields[name].channels for name in config.arch.fields.values()}
     opened = cast(PuzzleDataset, SimpleNamespace(metadata=data, fields=[*fields], kind=kind))
     cells = np.zeros((rows, data.seq_len), np.int32)
     more = {name: np.stack([cells] * n, -1) if n else cells for name, n in fields.items()}

@@ -20,7 +20,7 @@ class GridConfig(RecurrenceConfig):
 
     width_multiple: ClassVar[int] = 8
     any_canvas: ClassVar[bool] = True
-    kind: ClassVar[str] = "arc"
+    kind: ClassVar[str | None] = "arc"
     fixed: ClassVar[dict[str, object]] = dict(
         mlp_t=False, puzzle_emb_len=0, attention_bias="none", pos_encodings="none"
     )

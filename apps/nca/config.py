@@ -1,4 +1,4 @@
-"""Settings of TRM's recursion as a neural cellular automaton."""
+"""Settings of TRM with one latent as a neural cellular automaton."""
 
 from typing import ClassVar, Literal
 
@@ -8,9 +8,9 @@ from runtime.schema import NumLayers, PositiveFloat, Size, SizeOrZero, StrictBoo
 
 
 class NCAConfig(RecurrenceConfig):
-    """TRM's recursion where an update reads a cell and its neighbours only, on a square grid. Far
-    cells reach each other in many cheap updates, all of them with gradients. No weight depends on
-    the size of the grid, so the same model fits all sizes.
+    """TRM with one latent where an update reads a cell and its neighbours only, on a square grid.
+    Far cells reach each other in many cheap updates. No weight depends on the size of the grid, so
+    the same model fits all sizes.
     """
 
     width_multiple: ClassVar[int] = 8
@@ -27,9 +27,9 @@ class NCAConfig(RecurrenceConfig):
     """TRM as a neural cellular automaton: an update reads a cell and its eight neighbours"""
 
     H_cycles: Size = 1
-    """updates of z_H in an ACT step, the last of them with gradients"""
-    L_cycles: Size = 19
-    """updates of z_L before each update of z_H"""
+    """cycles in an ACT step, the last of them with gradients"""
+    L_cycles: Size = 5
+    """updates in a cycle"""
     L_layers: NumLayers = 1
     """blocks of the network"""
     hidden_size: Size = 32

@@ -1,7 +1,9 @@
-"""TRM's recursion as a neural cellular automaton: an update reads a cell and its neighbours.
+"""TRM with one latent as a neural cellular automaton: an update reads a cell and its neighbours.
 
-A wave passes one cell an update. So 20 updates in each of 16 ACT steps are enough for a shortest
-path in a maze of 30 x 30 cells: distances spread from the goal, then the path walks down them.
+A wave passes one cell an update. So a shortest path in a maze needs two waves: from the goal, each
+cell learns which neighbours are closer to it; then the path follows them from the start. Each cell
+needs to learn only what to do with its neighbours' states, so gradients through a few updates are
+enough. A gate lets a cell keep what it knows (arXiv:1511.08228).
 
 Shape letters: B batch, S cells of a square grid, D hidden width.
 """
@@ -9,25 +11,34 @@ Shape letters: B batch, S cells of a square grid, D hidden width.
 import math
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from models.config import DataFacts
 from models.layers import CastedLinear, add_rms_norm
-from models.recurrence import Block, Rotary
-from models.trm.model import TRMInner
+from models.recurrence import Block, Latents, Rotary
+from models.trm.model import TRMSingleInner
 
 
 class Neighbours(CastedLinear):
-    """Maps [n, rows, columns, D] to a learned sum over the 3 x 3 cells around each cell; there are
-    zeros outside.
+    """Maps [n, rows, columns, D] to a learned sum over each cell and its neighbours: eight, or four
+    without `diagonals`. There are zeros outside.
     """
 
-    def __init__(self, width: int) -> None:
-        super().__init__(9 * width, width)
+    cross: Tensor | None
+
+    def __init__(self, width: int, diagonals: bool = True) -> None:
+        super().__init__((9 if diagonals else 5) * width, width)
+        cross = None if diagonals else torch.eye(9)[[1, 3, 4, 5, 7]]
+        self.register_buffer("cross", cross, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         D = x.shape[-1]
-        weight = self.weight_in(x.dtype).view(D, 3, 3, D).permute(0, 3, 1, 2)
+        weight = self.weight_in(x.dtype).view(D, -1, D).transpose(1, 2)
+        if self.cross is not None:
+            weight = weight @ self.cross.to(x.dtype)
+        weight = weight.reshape(D, D, 3, 3)
         return F.conv2d(x.permute(0, 3, 1, 2), weight, padding=1).permute(0, 2, 3, 1)
 
 
@@ -36,7 +47,7 @@ class NCABlock(Block):
 
     def add_mixer(self, config: Any, num_positions: int) -> None:
         self.side = math.isqrt(num_positions)
-        self.near = Neighbours(config.hidden_size)
+        self.near = Neighbours(config.hidden_size, diagonals=False)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
         grid = x.unflatten(1, (self.side, self.side))
@@ -44,7 +55,23 @@ class NCABlock(Block):
         return add_rms_norm(x, self.mlp(x), self.eps)
 
 
-class NCAInner(TRMInner):
-    """TRM's schedule with blocks that only know neighbours."""
+class NCAInner(TRMSingleInner):
+    """One latent; all updates are alike."""
 
     block = NCABlock
+
+    def __init__(self, config: Any, facts: DataFacts) -> None:
+        super().__init__(config, facts)
+        self.gate = CastedLinear(config.hidden_size, config.hidden_size, bias=True)
+
+    @property
+    def updates(self) -> int:
+        return self.H_cycles * self.L_cycles
+
+    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+        """z = g new + (1 - g) z, L_cycles times, where new = net(z + input), g = sigmoid(W new)."""
+        z_L = latents["z_L"]
+        for _ in range(self.L_cycles):
+            new = self.L_level(z_L + injected, rotary)
+            z_L = self.moved(z_L, torch.lerp(z_L, new, self.gate(new).sigmoid()))
+        return {"z_L": z_L}

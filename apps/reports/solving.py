@@ -102,8 +102,7 @@ def of_one_kind(puzzles: Puzzles, trained: TrainedModel | None) -> Iterator[Puzz
     first = None
     for source, puzzle in puzzles:
         first = first or puzzle
-        known = trained.facts if trained else None
-        cells = known.seq_len if known else first.question.size
+        cells = (trained and trained.cells) or first.question.size
         if puzzle.kind is not first.kind:
             raise DatasetError(
                 f"{source}: a {puzzle.kind.name}, but the first puzzle is a {first.kind.name}"

@@ -347,8 +347,8 @@ class _Api:
         if kind is not None and puzzle.kind is not kind:
             read = f"the model reads {kind.name} puzzles"
             raise DatasetError(f"this is a {puzzle.kind.name} puzzle; {read}")
-        if (facts := trained.facts) is not None and puzzle.question.size != facts.seq_len:
-            raise DatasetError(f"{puzzle.question.size} cells; the model reads {facts.seq_len}")
+        if trained.cells not in (None, puzzle.question.size):
+            raise DatasetError(f"{puzzle.question.size} cells; the model reads {trained.cells}")
         return trained, puzzle
 
 

@@ -317,14 +317,14 @@ class Shelf:
         """Return the numbers of the data sets that a model reads, its own first, and of its
         evaluations. A broken data set comes last for every model.
         """
-        kind, facts, run = model.kind, model.trained.facts, model.trained.run
+        kind, cells, run = model.kind, model.trained.cells, model.trained.run
         folders = [*run.data_folders("test"), *run.data_folders("train")]
         own = [Path(folder).resolve() for folder in folders]
 
         def rank(data: Data) -> int:
             if _or_nothing(lambda: data.kind, None) is None:
                 return len(own) + 1
-            is_size = facts is None or facts.seq_len == data.dataset.metadata.seq_len
+            is_size = cells in (None, data.dataset.metadata.seq_len)
             if not is_size or kind not in (None, data.kind):
                 return -1
             folder = data.folder.resolve()

@@ -108,6 +108,8 @@ for _name in ("sudoku", "maze", "arc"):
 
 FIELDS_WRITTEN_BY = {
     "actions": "dataset/build_maze_dataset.py writes it: build the set again",
+    "arrivals": "dataset/build_maze_dataset.py --closer writes it: build the set again",
+    "closer": "dataset/build_maze_dataset.py --closer writes it: build the set again",
     "pixels": "dataset/build_maze_dataset.py --pixels writes it, dataset/build_arc_dataset.py "
     "without --materialize declares it: build the set again",
 }

@@ -19,7 +19,8 @@ VOCAB_SIZE = len(CHARACTERS) + 1
 PALETTE = ("#000000", "#FFFFFF", "#2ECC40", "#FF4136", "#0074D9")
 """The colours of `# SGo`: black, white, green, red and blue."""
 NUM_ACTIONS = 5  # none, down, left, right and up
-_FAR = 2**30  # More moves than any maze has.
+NUM_CLOSER = 16  # sets of neighbours
+FAR = 2**30  # More moves than any maze has.
 
 _TOKEN_OF_BYTE = np.zeros(256, dtype=np.uint8)
 _TOKEN_OF_BYTE[list(CHARACTERS.encode())] = range(1, VOCAB_SIZE)
@@ -89,26 +90,53 @@ def path_actions(labels: np.ndarray) -> np.ndarray:
     return actions
 
 
-def directions(inputs: np.ndarray) -> np.ndarray:
-    """Return the first move of a shortest path from each cell to G, as uint8 [N, cells]: 1 down,
-    2 left, 3 right or 4 up, the first that is shortest. Walls, G, and cells that cannot reach G
-    have 0. On the cells of the published answers these are the moves of `path_actions`.
+def moves_to_goal(inputs: np.ndarray) -> np.ndarray:
+    """Return the fewest moves from each cell to G, int64 [N, size, size]; `FAR` at walls and cells
+    that cannot reach G.
     """
     mazes, size = _checked(inputs)
     grids = mazes.reshape(-1, size, size)
-    moves = np.full((len(grids), size + 2, size + 2), _FAR)
-    inside = moves[:, 1:-1, 1:-1]
-    inside[grids == GOAL] = 0
-    beside = moves[:, 2:, 1:-1], moves[:, 1:-1, :-2], moves[:, 1:-1, 2:], moves[:, :-2, 1:-1]
-    is_new = inside == 0
-    while is_new.any():
-        nearest = np.minimum.reduce(beside) + 1
-        is_new = (grids != WALL) & (nearest < inside)
-        inside[is_new] = nearest[is_new]
-    found = np.zeros_like(grids)
-    for number, others in reversed(list(enumerate(beside, 1))):
-        found[(others == inside - 1) & (inside < _FAR)] = number
-    return found.reshape(mazes.shape)
+    moves = np.where(grids == GOAL, 0, FAR)
+    while True:
+        nearer = np.where(grids == WALL, FAR, np.minimum(moves, beside(moves).min(axis=0) + 1))
+        if (nearer == moves).all():
+            return moves
+        moves = nearer
+
+
+def beside(moves: np.ndarray) -> np.ndarray:
+    """Return the values [4, N, size, size] of the neighbours down, left, right and up; `FAR` off
+    the board.
+    """
+    around = np.pad(moves, ((0, 0), (1, 1), (1, 1)), constant_values=FAR)
+    rows, columns = around[:, :, 1:-1], around[:, 1:-1]
+    return np.stack([rows[:, 2:], columns[:, :, :-2], columns[:, :, 2:], rows[:, :-2]])
+
+
+def closer_neighbours(inputs: np.ndarray) -> np.ndarray:
+    """Return which neighbours of each cell are closer to G than it is, as uint8 [N, cells]: the sum
+    of 1 for down, 2 left, 4 right and 8 up. Walls, G, and cells that cannot reach G have 0.
+
+    On the cells of the published answers the first of them is the move of `path_actions`.
+    """
+    moves = moves_to_goal(inputs)
+    closer = (beside(moves) == moves - 1) & (moves < FAR)
+    return (
+        (closer * np.array([1, 2, 4, 8]).reshape(4, 1, 1, 1)).sum(0, np.uint8).reshape(inputs.shape)
+    )
+
+
+def arrivals(inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the pairs of updates before a cell's label can be known, uint8 [N, cells]; 255 stands
+    for all larger numbers.
+
+    A wave from G passes one cell an update; when it has reached S, another walks along the path.
+    Cells that no wave reaches have 0.
+    """
+    moves = moves_to_goal(inputs).reshape(inputs.shape)
+    whole = moves[inputs == START][:, None]
+    updates = np.where(labels == PATH, 2 * whole - moves, np.where(moves < FAR, moves, 0))
+    return np.minimum(-(-updates // 2), 255).astype(np.uint8)
 
 
 def measure_paths(

@@ -55,6 +55,7 @@ class Targets(NamedTuple):
     labelled: Tensor  # bool [B, S], cells that have a label
     right: Tensor  # bool [B, S], labelled cells with the label as likeliest token
     whole_right: Tensor  # bool [B], every labelled cell is right
+    counted: Tensor | None = None  # bool [B, S], cells that count in the losses; None: all
 
     @staticmethod
     def of(examples: Examples, logits: Tensor) -> "Targets":
@@ -151,6 +152,10 @@ class TokenHead(Head):
     def measure(self, outputs: Outputs, targets: Targets) -> Measured:
         divisor = targets.labelled.sum(-1).clamp_min(1)
         cells = self.loss(outputs["logits"], targets.examples["labels"], self.log_probs)
+        if targets.counted is not None:
+            # A cell that keeps its token is known from the start.
+            kept = targets.examples["labels"] == targets.examples["inputs"]
+            cells = torch.where(targets.counted | kept, cells, 0.0)
         losses = {"lm": (cells / divisor.unsqueeze(-1)).sum(-1)}
         losses |= {name: outputs[name] for name in self.loss_names if name in outputs}
         accuracy = targets.right.sum(-1) / divisor

@@ -29,6 +29,8 @@ class FieldHead(AuxiliaryHead):
     def compare(self, logits: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
         classes = targets.examples[self.field].long()
         known = classes >= 0
+        if targets.counted is not None:
+            known &= targets.counted.view(*known.shape[:2], *[1] * (known.ndim - 2))
         safe = torch.where(known, classes, 0)
         picked = logits.log_softmax(-1).gather(-1, safe.unsqueeze(-1)).squeeze(-1)
         with torch.no_grad():

@@ -83,6 +83,11 @@ class TrainedModel:
         return sha256(self.weights if self.is_published else self.weights / store.MANIFEST)
 
     @property
+    def cells(self) -> int | None:
+        """The cells of each puzzle that it reads; None: any number, or not recorded."""
+        return None if self.run.arch.any_canvas or self.facts is None else self.facts.seq_len
+
+    @property
     def has_average(self) -> bool:
         average = average_of(self.weights) if self.is_published else self.weights / store.EMA
         return average.exists()

@@ -6,12 +6,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import sliding_window_view
 
 from dataset.build_maze_dataset import MazeBuild
 from dataset.dihedral import dihedral_view, view_keys
 from dataset.kinds.maze import MAZE
 from dataset.maze import generator
-from dataset.maze.rules import check_paths, directions, path_actions, solve, text_to_tokens
+from dataset.maze.pieces import cut_pieces
+from dataset.maze.rules import (
+    FREE,
+    GOAL,
+    PATH,
+    START,
+    WALL,
+    check_paths,
+    closer_neighbours,
+    path_actions,
+    solve,
+    text_to_tokens,
+)
 
 Patch = pytest.MonkeyPatch
 ErrorLine = Callable[[], str]
@@ -91,12 +104,51 @@ def test_pixels_are_the_answers_colours_and_change_no_other_array(maze: Any):
     assert differing == {"manifest.json", "test/all__pixels.npy", *names}
 
 
-def test_directions_are_those_of_each_view(maze: Any):
-    assert maze("--aug", "--directions") == 0
+def test_closer_neighbours_are_those_of_each_view(maze: Any):
+    assert maze("--aug", "--closer") == 0
     for split, number in (("train", 24), ("test", 1)):
         _, arrays = maze.arrays(split)
-        assert arrays.fields["directions"].shape == (number, 16)
-        assert (arrays.fields["directions"] == directions(arrays.inputs)).all()
+        assert arrays.fields["closer"].shape == (number, 16)
+        assert (arrays.fields["closer"] == closer_neighbours(arrays.inputs)).all()
+
+
+def test_pieces_are_cut_out_of_the_mazes_and_have_shortest_paths(maze: Any, questions: list[str]):
+    assert maze("--cut=3", "--min-length=2") == 0
+    metadata, train = maze.arrays()
+    assert metadata.seq_len == 9
+    walls = text_to_tokens(questions[:3]).reshape(3, 4, 4) == WALL
+    places = sliding_window_view(walls, (3, 3), axis=(1, 2)).reshape(-1, 9).tolist()
+    assert 0 < train.num_examples <= 3  # A piece may have no path of two moves.
+    assert all((maze == WALL).tolist() in places for maze in train.inputs)
+    assert (solve(train.inputs)[0] == train.labels).all()
+    assert (train.labels == PATH).any(axis=1).all()
+
+
+def test_pieces_depend_on_the_seed_and_use_all_places():
+    empty = np.full((40, 100), FREE, np.uint8)
+    empty.reshape(40, 10, 10)[:, :, 0] = WALL
+    pieces = cut_pieces(empty, 5, 1, seed=0)
+    assert len(pieces.questions) == 160
+    assert (pieces.ratings == (pieces.answers == PATH).sum(axis=1) + 2).all()
+    at_wall = (pieces.questions.reshape(-1, 5, 5)[:, :, 0] == WALL).all(axis=1)
+    assert 10 < at_wall.sum() < 50  # One place in six.
+    ends = [np.bincount((pieces.questions == end).argmax(axis=1)) for end in (START, GOAL)]
+    assert all((counts > 0).sum() > 20 for counts in ends)
+    again, other = cut_pieces(empty, 5, 1, seed=0), cut_pieces(empty, 5, 1, seed=1)
+    assert (again.questions == pieces.questions).all()
+    assert (other.questions != pieces.questions).any()
+
+
+def test_pieces_that_cannot_be_cut_are_named(maze: Any, error_line: ErrorLine):
+    assert maze("--cut=2", "--min-length=4") == 3
+    assert "train.csv: no piece has a path of 4 moves" in error_line()
+    for flags, problem in (
+        (["--cut=5"], "--cut 5 is more than --size 4"),
+        (["--min-length=3"], "--min-length is for --source generate and for --cut"),
+    ):
+        with pytest.raises(SystemExit):
+            maze(*flags)
+        assert problem in error_line()
 
 
 def test_generated_sets(maze: Any):

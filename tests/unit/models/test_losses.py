@@ -76,7 +76,7 @@ class Fixed(nn.Module):
     def __init__(self, carry: ACTCarry, outputs: Outputs, config: HRMConfig) -> None:
         super().__init__()
         self.carry, self.outputs = carry, outputs
-        self.halt_max_steps = config.halt_max_steps
+        self.halt_max_steps, self.at_targets = config.halt_max_steps, []
         lm = Linear(1, 5)
         lm.loss = CrossEntropy(config.loss)
         heads = {"lm": lm, "q": QHead(config)}

@@ -8,6 +8,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from apps.grid.config import GridConfig
+from apps.nca.config import NCAConfig
 from apps.reports import solving as solve
 from dataset.format.writing import write_puzzles
 from dataset.kinds.arc import ARC
@@ -163,6 +164,15 @@ def test_the_model_decides_the_kind() -> None:
     assert solve.kind_read_by(of_colours) is ARC
     with pytest.raises(CheckpointError, match="900 cells are no Sudoku, maze or ARC"):
         solve.kind_read_by(trained_on(DataFacts(11, 900, 1)))
+
+
+def test_a_model_of_any_canvas_reads_puzzles_of_all_sizes() -> None:
+    puzzles = [("typed", MAZE.parse("S  G" + "#" * 12))]
+    of_nine = trained_on(DataFacts(6, 9, 1))
+    with pytest.raises(DatasetError, match="typed: 16 cells; accepted: 9"):
+        list(solve.of_one_kind(iter(puzzles), of_nine))
+    of_all = dataclasses.replace(of_nine, run=RecordedRun(arch=NCAConfig()))
+    assert list(solve.of_one_kind(iter(puzzles), of_all)) == [puzzles[0][1]]
 
 
 def test_the_description_of_an_answer() -> None:

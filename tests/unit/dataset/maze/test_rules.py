@@ -173,13 +173,16 @@ def test_the_published_answers_are_the_solvers(split: str):
     assert shortest.all()
     assert not check_paths(questions, questions)[0].any()
     actions = path_actions(answers)
-    assert (rules.directions(questions) == actions)[actions > 0].all()
+    closer = rules.closer_neighbours(questions).astype(int)
+    first = np.log2(np.maximum(closer & -closer, 1)).astype(int) + 1  # of down, left, right, up
+    assert (first == actions)[actions > 0].all()
 
 
-def test_directions_lead_to_the_goal_by_a_shortest_way() -> None:
-    found = rules.directions(tokens("S  /   /  G", "G #/ ##/# S"))
-    # Down comes first where several ways are shortest; walls, G and lost cells have none.
+def test_closer_neighbours_are_those_one_move_nearer_to_the_goal() -> None:
+    found = rules.closer_neighbours(tokens("S  /   /  G", "G #/ ##/# S"))
+    # 1 down, 2 left, 4 right, 8 up; walls, G and lost cells have none.
+    assert found.dtype == np.uint8
     assert found.reshape(2, 3, 3).tolist() == [
-        [[1, 1, 1], [1, 1, 1], [3, 3, 0]],
-        [[0, 2, 0], [4, 0, 0], [0, 0, 0]],
+        [[5, 5, 1], [5, 5, 1], [4, 4, 0]],
+        [[0, 2, 0], [8, 0, 0], [0, 0, 0]],
     ]
