@@ -20,7 +20,7 @@ PALETTE = ("#000000", "#FFFFFF", "#2ECC40", "#FF4136", "#0074D9")
 """The colours of `# SGo`: black, white, green, red and blue."""
 NUM_ACTIONS = 5  # none, down, left, right and up
 NUM_CLOSER = 16  # sets of neighbours
-FAR = 2**30  # More moves than any maze has.
+_FAR = 2**30  # More moves than any maze has.
 
 _TOKEN_OF_BYTE = np.zeros(256, dtype=np.uint8)
 _TOKEN_OF_BYTE[list(CHARACTERS.encode())] = range(1, VOCAB_SIZE)
@@ -90,25 +90,25 @@ def path_actions(labels: np.ndarray) -> np.ndarray:
     return actions
 
 
-def moves_to_goal(inputs: np.ndarray) -> np.ndarray:
-    """Return the fewest moves from each cell to G, int64 [N, size, size]; `FAR` at walls and cells
+def _moves_to_goal(inputs: np.ndarray) -> np.ndarray:
+    """Return the fewest moves from each cell to G, int64 [N, size, size]; `_FAR` at walls and cells
     that cannot reach G.
     """
     mazes, size = _checked(inputs)
     grids = mazes.reshape(-1, size, size)
-    moves = np.where(grids == GOAL, 0, FAR)
+    moves = np.where(grids == GOAL, 0, _FAR)
     while True:
-        nearer = np.where(grids == WALL, FAR, np.minimum(moves, beside(moves).min(axis=0) + 1))
+        nearer = np.where(grids == WALL, _FAR, np.minimum(moves, _beside(moves).min(axis=0) + 1))
         if (nearer == moves).all():
             return moves
         moves = nearer
 
 
-def beside(moves: np.ndarray) -> np.ndarray:
-    """Return the values [4, N, size, size] of the neighbours down, left, right and up; `FAR` off
+def _beside(moves: np.ndarray) -> np.ndarray:
+    """Return the values [4, N, size, size] of the neighbours down, left, right and up; `_FAR` off
     the board.
     """
-    around = np.pad(moves, ((0, 0), (1, 1), (1, 1)), constant_values=FAR)
+    around = np.pad(moves, ((0, 0), (1, 1), (1, 1)), constant_values=_FAR)
     rows, columns = around[:, :, 1:-1], around[:, 1:-1]
     return np.stack([rows[:, 2:], columns[:, :, :-2], columns[:, :, 2:], rows[:, :-2]])
 
@@ -119,11 +119,10 @@ def closer_neighbours(inputs: np.ndarray) -> np.ndarray:
 
     On the cells of the published answers the first of them is the move of `path_actions`.
     """
-    moves = moves_to_goal(inputs)
-    closer = (beside(moves) == moves - 1) & (moves < FAR)
-    return (
-        (closer * np.array([1, 2, 4, 8]).reshape(4, 1, 1, 1)).sum(0, np.uint8).reshape(inputs.shape)
-    )
+    moves = _moves_to_goal(inputs)
+    closer = (_beside(moves) == moves - 1) & (moves < _FAR)
+    weights = np.array([1, 2, 4, 8], np.uint8).reshape(4, 1, 1, 1)
+    return (closer * weights).sum(0, np.uint8).reshape(inputs.shape)
 
 
 def arrivals(inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -133,9 +132,9 @@ def arrivals(inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
     A wave from G passes one cell an update; when it has reached S, another walks along the path.
     Cells that no wave reaches have 0.
     """
-    moves = moves_to_goal(inputs).reshape(inputs.shape)
+    moves = _moves_to_goal(inputs).reshape(inputs.shape)
     whole = moves[inputs == START][:, None]
-    updates = np.where(labels == PATH, 2 * whole - moves, np.where(moves < FAR, moves, 0))
+    updates = np.where(labels == PATH, 2 * whole - moves, np.where(moves < _FAR, moves, 0))
     return np.minimum(-(-updates // 2), 255).astype(np.uint8)
 
 

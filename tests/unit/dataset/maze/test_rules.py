@@ -186,3 +186,13 @@ def test_closer_neighbours_are_those_one_move_nearer_to_the_goal() -> None:
         [[5, 5, 1], [5, 5, 1], [4, 4, 0]],
         [[0, 2, 0], [8, 0, 0], [0, 0, 0]],
     ]
+
+
+def test_a_label_can_be_known_when_both_waves_have_passed() -> None:
+    questions = tokens("S  /   /  G", "G #/ ##/# S")
+    found = rules.arrivals(questions[:1], solve(questions[:1])[0])
+    # Moves to G: 4 3 2, 3 2 1, 2 1 0; the path goes down first. In pairs, rounded up.
+    assert found.dtype == np.uint8
+    assert found.reshape(3, 3).tolist() == [[2, 2, 1], [3, 1, 1], [3, 4, 0]]
+    lost = rules.arrivals(questions[1:], questions[1:])
+    assert lost.reshape(3, 3).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
