@@ -57,11 +57,11 @@ class MazeBuild(PuzzleBuild):
         "--closer": {
             "action": "store_true",
             "help": "also write the fields `closer`, each cell's neighbours that are closer to the"
-            " goal, and `arrivals`, the time that this takes to find out",
+            " goal, and `arrivals`, the time before a cell's labels can be known",
         },
         "--cut": flag(
             "use pieces of this many rows and columns of the source's mazes, with new starts and"
-            " goals, as many as a maze has room for",
+            " goals: as many as would lie side by side, from random places",
             integer(2, _MAX_SIZE),
         ),
         "--min-length": flag(
@@ -75,6 +75,8 @@ class MazeBuild(PuzzleBuild):
     def complete(parser: Parser, options: Namespace) -> None:
         if options.cut is not None and options.source == "generate":
             parser.error("--cut is for mazes of a source: use --size for generated ones")
+        if options.cut is not None and options.selection_size is not None:
+            parser.error("--cut and --selection-size do not go together: pieces of a maze overlap")
         if (options.cut or 0) > options.size:
             parser.error(f"--cut {options.cut} is more than --size {options.size}")
         if options.source != "generate":
@@ -105,7 +107,7 @@ class MazeBuild(PuzzleBuild):
         min_length = self.options.min_length or 1
         pieces = cut_pieces(puzzles.questions, size, min_length, self.options.seed)
         if not len(pieces.ratings):
-            raise DatasetError(f"{path}: no piece has a path of {many(min_length, 'move')}")
+            raise DatasetError(f"{path}: no piece has a path of {many(min_length, 'move')} or more")
         return pieces
 
     def parsed(self, rows: list[CsvRow]) -> tuple[Puzzles, dict[str, np.ndarray]]:

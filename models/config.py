@@ -134,6 +134,8 @@ class RecurrenceConfig(Schema):
     searches: ClassVar[bool] = False
     # Whether the same weights fit grids of all sizes, and smaller vocabularies.
     any_canvas: ClassVar[bool] = False
+    # Whether what a cell knows travels one cell an update.
+    local_updates: ClassVar[bool] = False
     # The only kind of puzzles that it reads; None: all kinds.
     kind: ClassVar[str | None] = None
     # Shared settings that the architecture cannot change; its file in config/arch/ leaves them out.

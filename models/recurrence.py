@@ -169,7 +169,7 @@ class Recurrence(nn.Module):
 
     @property
     def updates(self) -> int:
-        """The number of updates in an ACT step."""
+        """The number of updates in an ACT step, where updates are local."""
         raise NotImplementedError
 
     @property
@@ -260,11 +260,6 @@ class CycledRecurrence(Recurrence):
 
     H_cycles = property(lambda self: self.cycles[0])
     L_cycles = property(lambda self: self.cycles[1])
-
-    @property
-    def updates(self) -> int:
-        H_cycles, L_cycles = self.cycles
-        return H_cycles * (L_cycles + 1)
 
     @property
     def cycles(self) -> tuple[int, int]:

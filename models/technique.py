@@ -123,12 +123,12 @@ class Technique(Schema):
         """Return the new value of a latent whose update gave `after`, all [B, T, D]."""
         return after
 
-    def counted(self, examples: "Examples", updates: "Tensor") -> "Tensor | None":
-        """Return bool [B, S], the cells that count in the losses; None: all. `updates`, int32 [B],
-        are those that each row has had. Called only in training. Only one technique may override
-        it.
+    def counted(self, examples: "Examples", updates: "Tensor") -> "Tensor":
+        """Return bool [B, S], the cells that count in the losses of tokens and fields. `updates`,
+        int32 [B], are those that each row has had. Called only in training. Only one technique may
+        override it.
         """
-        return None
+        raise NotImplementedError
 
     def weighed(self, losses: "Tensor", steps: "Tensor", most: int) -> "Tensor":
         """Return the weighted losses of the rows, [B]. `steps`, int32 [B], are the ACT steps that

@@ -15,6 +15,7 @@ class NCAConfig(RecurrenceConfig):
 
     width_multiple: ClassVar[int] = 8
     any_canvas: ClassVar[bool] = True
+    local_updates: ClassVar[bool] = True
     fixed: ClassVar[dict[str, object]] = dict(
         mlp_t=False,
         puzzle_emb_ndim=0,
@@ -24,7 +25,7 @@ class NCAConfig(RecurrenceConfig):
     )
 
     name: Literal["nca"] = "nca"
-    """TRM as a neural cellular automaton: an update reads a cell and its eight neighbours"""
+    """TRM as a neural cellular automaton: an update reads a cell and its four neighbours"""
 
     H_cycles: Size = 1
     """cycles in an ACT step, the last of them with gradients"""

@@ -1,7 +1,7 @@
 """TRM with one latent as a neural cellular automaton: an update reads a cell and its neighbours.
 
 A wave passes one cell an update. So a shortest path in a maze needs two waves: from the goal, each
-cell learns which neighbours are closer to it; then the path follows them from the start. Each cell
+cell learns which neighbours are closer to it; then a wave from the start marks the path. Each cell
 needs to learn only what to do with its neighbours' states, so gradients through a few updates are
 enough. A gate lets a cell keep what it knows (arXiv:1511.08228).
 

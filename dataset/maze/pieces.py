@@ -15,8 +15,8 @@ def cut_pieces(questions: np.ndarray, size: int, min_length: int, seed: int) -> 
     """Cut pieces of `size` rows out of mazes, each with a new start and a new goal.
 
     Args:
-        questions: tokens of mazes, uint8 [N, cells]. Each gives as many pieces as it has room for
-            side by side, from random places.
+        questions: tokens of mazes, uint8 [N, cells]. Each gives as many pieces as would lie in it
+            side by side, from random places, so that they may overlap.
         min_length: fewest moves from start to goal. A piece without such a pair is left out.
     """
     N, side = len(questions), isqrt(questions.shape[1])

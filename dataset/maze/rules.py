@@ -91,12 +91,12 @@ def path_actions(labels: np.ndarray) -> np.ndarray:
 
 
 def _moves_to_goal(inputs: np.ndarray) -> np.ndarray:
-    """Return the fewest moves from each cell to G, int64 [N, size, size]; `_FAR` at walls and cells
+    """Return the fewest moves from each cell to G, int32 [N, size, size]; `_FAR` at walls and cells
     that cannot reach G.
     """
     mazes, size = _checked(inputs)
     grids = mazes.reshape(-1, size, size)
-    moves = np.where(grids == GOAL, 0, _FAR)
+    moves = np.where(grids == GOAL, 0, _FAR).astype(np.int32)
     while True:
         nearer = np.where(grids == WALL, _FAR, np.minimum(moves, _beside(moves).min(axis=0) + 1))
         if (nearer == moves).all():
@@ -126,11 +126,11 @@ def closer_neighbours(inputs: np.ndarray) -> np.ndarray:
 
 
 def arrivals(inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the pairs of updates before a cell's label can be known, uint8 [N, cells]; 255 stands
-    for all larger numbers.
+    """Return the pairs of updates before the labels of a cell can be known, that is its token and
+    its closer neighbours, uint8 [N, cells]; 255 stands for all larger numbers.
 
     A wave from G passes one cell an update; when it has reached S, another walks along the path.
-    Cells that no wave reaches have 0.
+    Walls and cells that cannot reach G have 0.
     """
     moves = _moves_to_goal(inputs).reshape(inputs.shape)
     whole = moves[inputs == START][:, None]

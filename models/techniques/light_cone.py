@@ -1,8 +1,9 @@
-"""Light cone: in training a cell counts in the losses only once what its label depends on can have
-reached it; ours.
+"""Light cone: in training a cell counts in the losses of tokens and fields only once what its
+labels depend on can have reached it; ours.
 
 In a cellular automaton a wave passes one cell an update. A cell that it has not reached can only
-guess, and learned guesses stand in the wave's way.
+guess, and learned guesses stand in the wave's way. Cells that keep their token always count in the
+loss of tokens, so that nothing is drawn before the wave comes.
 """
 
 from typing import TYPE_CHECKING
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
 
 class LightCone(Technique):
     field: str = "arrivals"
-    """field of the data set: pairs of updates before each cell's label can be known"""
+    """field of the data set: pairs of updates before the labels of each cell can be known"""
 
     def require(self, arch: "RecurrenceConfig") -> None:
-        if not hasattr(arch, "L_cycles"):
-            raise ValueError(f"arch.name={arch.name} has no cycles of updates")
+        if not arch.local_updates:
+            raise ValueError(f"one update of arch.name={arch.name} reaches all cells")
+        if arch.techniques.acting("depth_at"):
+            raise ValueError("the number of updates in a step must not change (curriculum)")
 
     @property
     def reads_field(self) -> str:

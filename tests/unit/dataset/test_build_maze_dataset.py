@@ -144,6 +144,7 @@ def test_pieces_that_cannot_be_cut_are_named(maze: Any, error_line: ErrorLine):
     assert "train.csv: no piece has a path of 4 moves" in error_line()
     for flags, problem in (
         (["--cut=5"], "--cut 5 is more than --size 4"),
+        (["--cut=3", "--selection-size=1"], "--cut and --selection-size do not go together"),
         (["--min-length=3"], "--min-length is for --source generate and for --cut"),
     ):
         with pytest.raises(SystemExit):

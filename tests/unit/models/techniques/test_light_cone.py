@@ -63,10 +63,15 @@ def test_in_evaluations_all_cells_count() -> None:
     assert all(one != two for one, two in zip(first, second, strict=True))
 
 
-def test_it_needs_cycles_and_its_field() -> None:
+def test_it_needs_local_updates_and_its_field() -> None:
     assert NCAConfig(**SMALL).fields == {
         "heads.action": "closer",
         "techniques.light_cone": "arrivals",
     }
-    with pytest.raises(ValidationError, match=r"light_cone: arch.name=transformer has no cycles"):
+    with pytest.raises(
+        ValidationError, match="light_cone: one update of arch.name=transformer reaches all"
+    ):
         TransformerConfig.model_validate({"techniques": {"light_cone": {}}})
+    stages = {"curriculum": {"stages": [{"until": 0.5, "H_cycles": 1, "L_cycles": 1}]}}
+    with pytest.raises(ValidationError, match="the number of updates in a step must not change"):
+        NCAConfig(**SMALL | {"techniques": SMALL["techniques"] | stages})
