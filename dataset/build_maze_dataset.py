@@ -129,8 +129,8 @@ class MazeBuild(PuzzleBuild):
         return view_keys(questions)
 
     def similar_build(self, puzzles: Puzzles) -> "MazeBuild":
-        how = {"min_length": int(puzzles.ratings.min()) - 1, "size": self.options.cut or self.size}
-        return MazeBuild(Namespace(**vars(self.options) | how))
+        min_length = int(puzzles.ratings.min()) - 1
+        return MazeBuild(Namespace(**vars(self.options) | {"min_length": min_length}))
 
     def statistics(self, puzzles: Puzzles) -> dict[str, Any]:
         return {
