@@ -75,3 +75,16 @@ def test_it_needs_local_updates_and_its_field() -> None:
     stages = {"curriculum": {"stages": [{"until": 0.5, "H_cycles": 1, "L_cycles": 1}]}}
     with pytest.raises(ValidationError, match="the number of updates in a step must not change"):
         NCAConfig(**SMALL | {"techniques": SMALL["techniques"] | stages})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_it_traces_as_one_graph() -> None:
+    fields = {"closer": (16, 0), "arrivals": (256, 0)}
+    model = shaken(NCAConfig(**SMALL), DataFacts(6, 9, 1, fields=fields, kind="maze")).train()
+    cells = torch.full((1, 9), 2).int()
+    examples = {"inputs": cells, "labels": cells + 1, "puzzle_identifiers": cells[:, 0] * 0}
+    examples |= {"closer": cells, "arrivals": ARRIVALS.int()}
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    first, second = (run(model.initial_carry(examples), examples) for run in (model, compiled))
+    torch.testing.assert_close(second.metrics, first.metrics)
