@@ -144,8 +144,9 @@ class MazeBuild(PuzzleBuild):
             inputs, labels = all_views(inputs), all_views(labels)
         fields = {"actions": (LabelField(rules.NUM_ACTIONS), rules.path_actions(labels))}
         if self.options.closer:
-            fields["closer"] = (LabelField(rules.NUM_CLOSER), rules.closer_neighbours(inputs))
-            fields["arrivals"] = (LabelField(256), rules.arrivals(inputs, labels))
+            moves = rules.moves_to_goal(inputs)
+            fields["closer"] = (LabelField(rules.NUM_CLOSER), rules.closer_neighbours(moves))
+            fields["arrivals"] = (LabelField(256), rules.arrivals(moves, labels))
         if self.options.pixels:
             fields["pixels"] = (LabelField(256, channels=3), rules.maze_pixels(labels))
         return inputs, labels, fields

@@ -134,8 +134,6 @@ class RecurrenceConfig(Schema):
     searches: ClassVar[bool] = False
     # Whether the same weights fit grids of all sizes, and smaller vocabularies.
     any_canvas: ClassVar[bool] = False
-    # Whether what a cell knows travels one cell an update.
-    local_updates: ClassVar[bool] = False
     # The only kind of puzzles that it reads; None: all kinds.
     kind: ClassVar[str | None] = None
     # Shared settings that the architecture cannot change; its file in config/arch/ leaves them out.
@@ -256,6 +254,11 @@ class RecurrenceConfig(Schema):
     def search(self, *asked: Any) -> Any:
         """Evaluate by search (if `searches`); called like `evaluation.measure.with_chains`."""
         raise NotImplementedError
+
+    @property
+    def local_updates(self) -> int:
+        """Updates in an ACT step if each tells a cell about its neighbours only, else 0."""
+        return 0
 
     @property
     def has_digits(self) -> bool:

@@ -168,11 +168,6 @@ class Recurrence(nn.Module):
         return {name: name for name in self.latents}
 
     @property
-    def updates(self) -> int:
-        """The number of updates in an ACT step, where updates are local."""
-        raise NotImplementedError
-
-    @property
     def draws_numbers(self) -> bool:
         """Whether a step draws random numbers."""
         return any(technique.draws_numbers for technique in self.techniques.active.values())

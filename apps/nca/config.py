@@ -15,7 +15,6 @@ class NCAConfig(RecurrenceConfig):
 
     width_multiple: ClassVar[int] = 8
     any_canvas: ClassVar[bool] = True
-    local_updates: ClassVar[bool] = True
     fixed: ClassVar[dict[str, object]] = dict(
         mlp_t=False,
         puzzle_emb_ndim=0,
@@ -43,6 +42,10 @@ class NCAConfig(RecurrenceConfig):
     """must be 0: there is no puzzle embedding"""
     no_ACT_continue: StrictBool = True
     """false: learn q_continue and halt as HRM does"""
+
+    @property
+    def local_updates(self) -> int:
+        return self.H_cycles * self.L_cycles
 
 
 ARCHITECTURES.add("nca", NCAConfig, imported("apps.nca.model", "NCAInner"))

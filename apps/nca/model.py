@@ -3,7 +3,7 @@
 A wave passes one cell an update. So a shortest path in a maze needs two waves: from the goal, each
 cell learns which neighbours are closer to it; then a wave from the start marks the path. Each cell
 needs to learn only what to do with its neighbours' states, so gradients through a few updates are
-enough. A gate lets a cell keep what it knows (arXiv:1511.08228).
+enough. A gate decides how much of a cell's state changes (arXiv:1511.08228).
 
 Shape letters: B batch, S cells of a square grid, D hidden width.
 """
@@ -63,10 +63,6 @@ class NCAInner(TRMSingleInner):
     def __init__(self, config: Any, facts: DataFacts) -> None:
         super().__init__(config, facts)
         self.gate = CastedLinear(config.hidden_size, config.hidden_size, bias=True)
-
-    @property
-    def updates(self) -> int:
-        return self.H_cycles * self.L_cycles
 
     def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         """z = g new + (1 - g) z, L_cycles times, where new = net(z + input), g = sigmoid(W new)."""

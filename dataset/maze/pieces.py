@@ -17,7 +17,8 @@ def cut_pieces(questions: np.ndarray, size: int, min_length: int, seed: int) -> 
     Args:
         questions: tokens of mazes, uint8 [N, cells]. Each gives as many pieces as would lie in it
             side by side, from random places, so that they may overlap.
-        min_length: fewest moves from start to goal. A piece without such a pair is left out.
+        min_length: fewest moves from start to goal. A piece in which no draw gives as many is left
+            out.
     """
     N, side = len(questions), isqrt(questions.shape[1])
     pieces, places = (side // size) ** 2, np.uint64(side - size + 1)

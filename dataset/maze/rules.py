@@ -90,8 +90,8 @@ def path_actions(labels: np.ndarray) -> np.ndarray:
     return actions
 
 
-def _moves_to_goal(inputs: np.ndarray) -> np.ndarray:
-    """Return the fewest moves from each cell to G, int32 [N, size, size]; `_FAR` at walls and cells
+def moves_to_goal(inputs: np.ndarray) -> np.ndarray:
+    """Return the fewest moves from each cell to G, int32 [N, size, size]; 2**30 at walls and cells
     that cannot reach G.
     """
     mazes, size = _checked(inputs)
@@ -113,27 +113,28 @@ def _beside(moves: np.ndarray) -> np.ndarray:
     return np.stack([rows[:, 2:], columns[:, :, :-2], columns[:, :, 2:], rows[:, :-2]])
 
 
-def closer_neighbours(inputs: np.ndarray) -> np.ndarray:
+def closer_neighbours(moves: np.ndarray) -> np.ndarray:
     """Return which neighbours of each cell are closer to G than it is, as uint8 [N, cells]: the sum
     of 1 for down, 2 left, 4 right and 8 up. Walls, G, and cells that cannot reach G have 0.
 
-    On the cells of the published answers the first of them is the move of `path_actions`.
+    On the cells of the published answers the first of them is the move of `path_actions`. `moves`
+    are those of `moves_to_goal`.
     """
-    moves = _moves_to_goal(inputs)
     closer = (_beside(moves) == moves - 1) & (moves < _FAR)
     weights = np.array([1, 2, 4, 8], np.uint8).reshape(4, 1, 1, 1)
-    return (closer * weights).sum(0, np.uint8).reshape(inputs.shape)
+    return (closer * weights).sum(0, np.uint8).reshape(len(moves), -1)
 
 
-def arrivals(inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def arrivals(moves: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the pairs of updates before the labels of a cell can be known, that is its token and
     its closer neighbours, uint8 [N, cells]; 255 stands for all larger numbers.
 
     A wave from G passes one cell an update; when it has reached S, another walks along the path.
-    Walls and cells that cannot reach G have 0.
+    Walls and cells that cannot reach G have 0. `moves` are those of `moves_to_goal`, `labels` the
+    answers of the same mazes, [N, cells].
     """
-    moves = _moves_to_goal(inputs).reshape(inputs.shape)
-    whole = moves[inputs == START][:, None]
+    moves = moves.reshape(labels.shape)
+    whole = moves[labels == START][:, None]
     updates = np.where(labels == PATH, 2 * whole - moves, np.where(moves < _FAR, moves, 0))
     return np.minimum(-(-updates // 2), 255).astype(np.uint8)
 

@@ -173,13 +173,14 @@ def test_the_published_answers_are_the_solvers(split: str):
     assert shortest.all()
     assert not check_paths(questions, questions)[0].any()
     actions = path_actions(answers)
-    closer = rules.closer_neighbours(questions).astype(int)
+    closer = rules.closer_neighbours(rules.moves_to_goal(questions)).astype(int)
     first = np.log2(np.maximum(closer & -closer, 1)).astype(int) + 1  # of down, left, right, up
     assert (first == actions)[actions > 0].all()
 
 
 def test_closer_neighbours_are_those_one_move_nearer_to_the_goal() -> None:
-    found = rules.closer_neighbours(tokens("S  /   /  G", "G #/ ##/# S"))
+    questions = tokens("S  /   /  G", "G #/ ##/# S")
+    found = rules.closer_neighbours(rules.moves_to_goal(questions))
     # 1 down, 2 left, 4 right, 8 up; walls, G and lost cells have none.
     assert found.dtype == np.uint8
     assert found.reshape(2, 3, 3).tolist() == [
@@ -190,9 +191,10 @@ def test_closer_neighbours_are_those_one_move_nearer_to_the_goal() -> None:
 
 def test_a_label_can_be_known_when_both_waves_have_passed() -> None:
     questions = tokens("S  /   /  G", "G #/ ##/# S")
-    found = rules.arrivals(questions[:1], solve(questions[:1])[0])
+    moves = rules.moves_to_goal(questions)
+    found = rules.arrivals(moves[:1], solve(questions[:1])[0])
     # Moves to G: 4 3 2, 3 2 1, 2 1 0; the path goes down first. In pairs, rounded up.
     assert found.dtype == np.uint8
     assert found.reshape(3, 3).tolist() == [[2, 2, 1], [3, 1, 1], [3, 4, 0]]
-    lost = rules.arrivals(questions[1:], questions[1:])
+    lost = rules.arrivals(moves[1:], questions[1:])
     assert lost.reshape(3, 3).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]

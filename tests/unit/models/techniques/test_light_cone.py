@@ -15,15 +15,14 @@ from tests.unit.models.tiny import shaken
 SMALL: Any = {"hidden_size": 8, "num_heads": 2, "L_cycles": 2, "halt_max_steps": 3}
 SMALL |= {"forward_dtype": "float64", "techniques": {"light_cone": {}}}
 SMALL |= {"heads": {"action": {"field": "closer"}}}
+FACTS = DataFacts(6, 9, 1, fields={"closer": (16, 0), "arrivals": (256, 0)}, kind="maze")
 # Pairs of updates: known before the first step ends (2 updates), after one, two and three steps.
 ARRIVALS = torch.tensor([[0, 0, 1, 1, 2, 2, 3, 3, 3]])
 
 
 def losses(training: bool, labels: Tensor, closer: Tensor) -> list[list[float]]:
     """Return the losses of tokens and of `closer` after each of three steps, for one puzzle."""
-    fields = {"closer": (16, 0), "arrivals": (256, 0)}
-    model = shaken(NCAConfig(**SMALL), DataFacts(6, 9, 1, fields=fields, kind="maze"))
-    model.train(training)
+    model = shaken(NCAConfig(**SMALL), FACTS).train(training)
     inputs = torch.full((1, 9), 2)
     examples = {"inputs": inputs, "labels": labels, "puzzle_identifiers": torch.zeros(1).long()}
     examples = {name: value.int() for name, value in examples.items()}
@@ -80,8 +79,7 @@ def test_it_needs_local_updates_and_its_field() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_it_traces_as_one_graph() -> None:
-    fields = {"closer": (16, 0), "arrivals": (256, 0)}
-    model = shaken(NCAConfig(**SMALL), DataFacts(6, 9, 1, fields=fields, kind="maze")).train()
+    model = shaken(NCAConfig(**SMALL), FACTS).train()
     cells = torch.full((1, 9), 2).int()
     examples = {"inputs": cells, "labels": cells + 1, "puzzle_identifiers": cells[:, 0] * 0}
     examples |= {"closer": cells, "arrivals": ARRIVALS.int()}
