@@ -35,7 +35,7 @@ _MAX_SIZE = 362  # Fields of Python's csv module have at most 2**17 characters.
 class MazeBuild(PuzzleBuild):
     """A build of mazes. Questions and answers are tokens. A rating counts the cells on the path."""
 
-    kind, puzzle = "maze", "maze"
+    program, kind, puzzle = "build_maze_dataset.py", "maze", "maze"
     csv_contents = (
         f"; question and answer are in the characters '{CHARACTERS}' (wall, free, start, goal,"
         " path), row by row; rating is the number of cells on the path, or empty"

@@ -30,7 +30,7 @@ _NO_DIGIT = 255
 class SudokuBuild(PuzzleBuild):
     """A build of Sudokus. Questions and answers hold digits here; 0 is an empty cell."""
 
-    kind, puzzle = "sudoku", "puzzle"
+    program, kind, puzzle = "build_sudoku_dataset.py", "sudoku", "puzzle"
     repository = "sapientinc/sudoku-extreme"
     output_dir = "data/sudoku-extreme-full"
     needs_rating = True

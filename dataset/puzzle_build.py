@@ -6,7 +6,7 @@ example and has the identifier 0. The same command gives the same bytes in any o
 
 from abc import ABC, abstractmethod
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -39,14 +39,16 @@ class PuzzleBuild(ABC):
         size: rows of a puzzle.
     """
 
-    kind: ClassVar[str]
-    puzzle: ClassVar[str]
+    program: ClassVar[str]
+    """The name of the builder's file."""
+    kind: str
+    puzzle: str
     """The word for one puzzle; its plural ends in s."""
     csv_contents: ClassVar[str] = ""
     """Help on the contents of the CSV files."""
-    repository: ClassVar[str]
-    """The published data set on the hub."""
-    output_dir: ClassVar[str]
+    repository: ClassVar[str | None] = None
+    """The published data set on the hub; None: there is none, and puzzles are generated."""
+    output_dir: ClassVar[str] = ""
     """The folder of the published data set."""
     needs_rating: ClassVar[bool]
     own_flags: ClassVar[Flags]
@@ -130,18 +132,19 @@ class PuzzleBuild(ABC):
     @classmethod
     def parse(cls, arguments: Sequence[str] | None = None) -> Self:
         """Parse and check the command line; for a mistake, print one line and exit with code 2."""
-        description = f"Build a {cls.kind} data set. Test puzzles are never augmented."
-        program = f"build_{cls.kind}_dataset.py"
-        parser = Parser(prog=program, description=description, allow_abbrev=False)
+        description = f"Build a {cls.puzzle} data set. Test puzzles are never augmented."
+        parser = Parser(prog=cls.program, description=description, allow_abbrev=False)
         for name, settings in cls._flags().items():
             parser.add_argument(name, **settings)
         options = parser.parse_all(arguments)
+        if options.source == "hf" and cls.repository is None:
+            parser.error("no such data set is published; use --source generate or FOLDER")
         if options.source == "hf":
             options.source_repo = options.source_repo or cls.repository
             options.output_dir = options.output_dir or Path(cls.output_dir)
         elif options.output_dir is None:
             parser.error(f"--output-dir is needed with --source {options.source}")
-        elif options.source_repo is not None:
+        elif getattr(options, "source_repo", None) is not None:
             parser.error(f"--source-repo is for --source hf, not for --source {options.source}")
         cls.complete(parser, options)
         if options.source == "generate":
@@ -152,18 +155,22 @@ class PuzzleBuild(ABC):
     @classmethod
     def _flags(cls) -> Flags:
         number, default = integer(1), f"(default: all; with --source generate {_DEFAULT_COUNT})"
+        hub, of_hub = "", dict[str, Mapping[str, Any]]()
+        if cls.repository:
+            hub = "hf: a data set on the Hugging Face hub; "
+            repository = f"the data set for --source hf (default: {cls.repository})"
+            of_hub = {"--source-repo": flag(repository)}
+        folder = f"folder to write (default with --source hf: {cls.output_dir})"
         return {
-            "--output-dir": flag(
-                f"folder to write (default with --source hf: {cls.output_dir})", Path
-            ),
+            "--output-dir": flag(folder if cls.repository else "folder to write", Path),
             "--source": flag(
-                "hf: a data set on the Hugging Face hub; generate: new puzzles; FOLDER: its"
+                f"{hub}generate: new puzzles; FOLDER: its"
                 " train.csv and test.csv, or else train.csv.gz and test.csv.gz, with the columns"
                 f" {','.join(sources.CSV_COLUMNS)}{cls.csv_contents}",
-                default="hf",
-                metavar="hf|generate|FOLDER",
+                default="hf" if cls.repository else "generate",
+                metavar="hf|generate|FOLDER" if cls.repository else "generate|FOLDER",
             ),
-            "--source-repo": flag(f"the data set for --source hf (default: {cls.repository})"),
+            **of_hub,
             "--size": cls.own_flags["--size"],
             "--subsample-size": flag(f"training puzzles, chosen at random {default}", number),
             "--test-size": flag(f"test puzzles {default}", number),
@@ -180,7 +187,7 @@ class PuzzleBuild(ABC):
         """Return the command for the manifest: the program and the flags that affect the bytes."""
         flags = given_flags(self.options).items()
         texts = [name if value is True else f"{name}={value}" for name, value in flags]
-        return [f"build_{self.kind}_dataset.py", *texts]
+        return [self.program, *texts]
 
     def build(self) -> str:
         """Build the data set in `options.output_dir`; return a summary line.
@@ -233,7 +240,7 @@ class PuzzleBuild(ABC):
     def _read_all(self) -> FoundPuzzles:
         """Read and subsample both files; drop training puzzles that are also test puzzles."""
         options = self.options
-        paths = sources.csv_paths(options.source, options.source_repo)
+        paths = sources.csv_paths(options.source, vars(options).get("source_repo", ""))
         puzzles = {split: self.read(path) for split, path in paths.items()}
         counts: dict[str, Any] = {split: {"rows": len(puzzles[split].ratings)} for split in puzzles}
         tested = set(self.keys(puzzles["test"].questions))

@@ -1,5 +1,6 @@
 """The headline: the one figure that stands for a result. It is the share solved for a search,
-pass@2 for ARC, and else the exact accuracy. All commands, reports and tables take it from here.
+pass@2 for ARC, the share of valid answers with the evaluator `rules`, and else the exact accuracy.
+All commands, reports and tables take it from here.
 """
 
 import os
@@ -13,6 +14,7 @@ from evaluation.values import at, estimate_of, items, listed, number, share_of
 MEASURES = {
     "solved": "solved by search",
     "arc/pass@2": "ARC pass@2",
+    "rules/valid": "valid answers",
     "exact_accuracy": "exact accuracy",
 }
 """The possible headlines by name; the first one that was measured counts."""
@@ -61,7 +63,8 @@ def score_of(content: Mapping[str, Any]) -> Score | None:
     """Return the headline of an evaluation's JSON, of any version; None if nothing was scored, or
     if there are chains with several numbers of steps, numbers of chains or choices.
     """
-    return _of_search(content) or _of_votes(content) or _of_puzzles(content) or _of_chains(content)
+    readers = (_of_search, _of_votes, _of_rules, _of_puzzles, _of_chains)
+    return next((score for reader in readers if (score := reader(content))), None)
 
 
 def arc_interval(share: float, num_tasks: int) -> Estimate:
@@ -107,6 +110,12 @@ def _of_votes(content: Mapping[str, Any]) -> Score | None:
     if known is None and 0 <= value <= 1 and 0 < count < 2**53:
         known = arc_interval(value, count)
     return Score("arc/pass@2", known or Estimate(value, None, None), count)
+
+
+def _of_rules(content: Mapping[str, Any]) -> Score | None:
+    details = at(content, "evaluators", "rules", "details")
+    valid, count = estimate_of(at(details, "valid")), number(at(details, "num_examples"))
+    return Score("rules/valid", valid, int(count or 0)) if valid else None
 
 
 def _of_puzzles(content: Mapping[str, Any]) -> Score | None:

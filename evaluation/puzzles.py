@@ -30,7 +30,7 @@ def kind_of(facts: DataFacts, evaluators: Sequence[str] = ()) -> Kind | None:
         named = [kind for kind in map(KINDS.load, KINDS) if kind.key in evaluators]
         kinds = [kind for kind in named if kind.fits(*sizes)] or kinds
     if not kinds:
-        *others, last = (kind.name for kind in map(KINDS.load, KINDS))
+        *others, last = (kind.name for kind in map(KINDS.load, KINDS) if kind.is_published)
         known = f"{', '.join(others)} or {last} puzzles"
         raise ValueError(f"{facts.vocab_size} tokens and {facts.seq_len} cells are no {known}")
     return kinds[0] if len(kinds) == 1 else None

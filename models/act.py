@@ -108,7 +108,7 @@ class ACT(nn.Module):
         self.learns_continue = isinstance(q, QHead) and q.learns_continue
         acting = inner.techniques.acting
         self.at_draw, self.at_beginnings = acting("draw"), acting("begun")
-        self.at_targets, self.local_updates = acting("counted"), config.local_updates
+        self.at_targets, self.local_updates = acting("aimed"), config.local_updates
 
     @property
     def eval_max_steps(self) -> int:
@@ -186,8 +186,7 @@ class ACT(nn.Module):
         targets = Targets.of(carry.examples, outputs["logits"])
         if self.training:
             for technique in self.at_targets:
-                updates = carry.steps * self.local_updates
-                targets = targets._replace(counted=technique.counted(carry.examples, updates))
+                targets = technique.aimed(targets, outputs, carry.steps * self.local_updates)
         losses, metrics = {}, {"steps": carry.steps}
         for head in heads:
             measured = head.measure(outputs, targets)

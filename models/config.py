@@ -53,7 +53,7 @@ class DataFacts:
         seq_len: cells of a puzzle (S).
         num_puzzle_identifiers: rows of the puzzle embedding; identifier 0 is `<blank>`.
         fields: further labels of each cell, by name: (number of classes, number of channels or 0).
-        kind: kind of puzzle, like "sudoku"; None if unknown, as in facts read from a record.
+        kind: kind of puzzle, like "sudoku"; None if unknown, as in published sets and old records.
     """
 
     vocab_size: int
@@ -63,9 +63,10 @@ class DataFacts:
     kind: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as values for JSON, without `kind` and without empty `fields`."""
+        """Return the facts as values for JSON, without an unknown `kind` and empty `fields`."""
         facts = asdict(self)
-        del facts["kind"]
+        if self.kind is None:
+            del facts["kind"]
         declared = {name: list(shape) for name, shape in facts.pop("fields").items()}
         return facts | ({"fields": declared} if declared else {})
 

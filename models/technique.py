@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from models.act import Drawn
     from models.config import RecurrenceConfig
     from models.draws import Draws
-    from models.heads.base import Examples
+    from models.heads.base import Examples, Outputs, Targets
     from models.recurrence import Latents, Recurrence
     from runtime.streams import Address
 
@@ -123,10 +123,10 @@ class Technique(Schema):
         """Return the new value of a latent whose update gave `after`, all [B, T, D]."""
         return after
 
-    def counted(self, examples: "Examples", updates: "Tensor") -> "Tensor":
-        """Return bool [B, S], the cells that count in the losses of tokens and fields. `updates`,
-        int32 [B], are those that each row has had. Called only in training. Only one technique may
-        override it.
+    def aimed(self, targets: "Targets", outputs: "Outputs", updates: "Tensor") -> "Targets":
+        """Return the targets of the losses, for these outputs of the heads. `updates`, int32 [B],
+        are those that each row has had. Called only in training. Only one technique may override
+        it.
         """
         raise NotImplementedError
 
@@ -170,11 +170,7 @@ class TechniquesConfig(Schema):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        only_one = {
-            "depth_at": "depth of a step",
-            "start": "start of latents",
-            "counted": "cells that count",
-        }
+        only_one = {"depth_at": "depth of a step", "start": "start of latents", "aimed": "targets"}
         for place, decided in only_one.items():
             if len(names := self._acting(place)) > 1:
                 raise ValueError(f"{' and '.join(names)} all set the {decided}; choose one")

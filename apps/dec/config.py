@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from models.biases.sudoku.config import require_sudoku
 from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
 from models.heads.schemas import LinearHeadConfig
+from runtime.errors import ConfigError
 from runtime.registry import imported
 from runtime.schema import NumLayers, Size, SizeOrZero, StrictBool
 
@@ -50,6 +51,8 @@ class DECConfig(RecurrenceConfig):
     units: StrictBool = False
     """true: mix the cells only by means over rows, columns, boxes and their crossings, so that the
     model has all symmetries of Sudoku"""
+    boxes: StrictBool = True
+    """false: rows and columns only, for Latin squares; needs units=true"""
     pos_encodings: Literal["rope", "learned", "none"] = "none"
     """learned: add a learned vector for each cell; rope and none: no positions"""
     puzzle_emb_ndim: SizeOrZero = 0
@@ -63,11 +66,19 @@ class DECConfig(RecurrenceConfig):
 
     def require_data(self, facts: DataFacts) -> None:
         super().require_data(facts)
-        require_sudoku(facts, "arch.name=dec")
+        if self.boxes:
+            require_sudoku(facts, "arch.name=dec")
+        elif (facts.vocab_size - 2) ** 2 != facts.seq_len:
+            raise ConfigError(
+                f"arch.boxes=false is for Latin squares of N x N cells with N + 2 tokens; the data "
+                f"have {facts.seq_len} cells and {facts.vocab_size} tokens"
+            )
 
     @model_validator(mode="after")
     def _treats_digits_alike(self) -> Self:
         require_one_row(self)
+        if not (self.units or self.boxes):
+            raise ValueError("boxes=false needs units=true")
         if not (self.units or self.mlp_t) or self.attention_bias != "none":
             raise ValueError(
                 f"arch=dec has no attention; use mlp_t=true or units=true (now {self.mlp_t} and "

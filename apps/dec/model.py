@@ -2,8 +2,8 @@
 
 Source: github.com/Aakash-Marthandan/Fixed-Point-Reasoner-Structures. All digits share their
 weights. The input of a digit in a cell is only: cell empty, this digit, or another digit. So
-permuting the digits of a puzzle permutes the answer, without having to learn this. For Sudoku: N x
-N cells and N digits, the tokens from 2 on.
+permuting the digits of a puzzle permutes the answer, without having to learn this. For Sudokus and
+Latin squares: N x N cells and N digits, the tokens from 2 on.
 
 Shape letters: B batch, N digits, S = N * N cells, D hidden width.
 """
@@ -35,7 +35,7 @@ class DigitBlock(Block):
         D, self.num_digits = config.hidden_size, math.isqrt(num_positions)
         self.mixes_by_units = config.units
         if config.units:
-            self.units = UnitMeans(D, num_positions)
+            self.units = UnitMeans(D, num_positions, config.boxes)
         else:
             expansion, multiple = config.cell_expansion, config.width_multiple
             self.mlp_t = PositionSwiGLU(num_positions, expansion, multiple)
@@ -67,18 +67,25 @@ class MeanOfOthers(nn.Module):
 class UnitMeans(nn.Module):
     """Maps [S, n, D] to the sum, each part through a matrix, of the cell itself, the means over its
     row, column and box, and the means over the parts of its row and column inside its box. Rows and
-    columns share their matrices, so the layer has every symmetry of Sudoku.
+    columns share their matrices, so the layer has every symmetry of Sudoku. Without `boxes`, it has
+    the cell, row and column alone, for Latin squares.
     """
 
-    def __init__(self, width: int, num_positions: int) -> None:
+    def __init__(self, width: int, num_positions: int, boxes: bool = True) -> None:
         super().__init__()
-        rows, columns = SUDOKU_BOXES[num_positions]
+        N = math.isqrt(num_positions)
+        rows, columns = SUDOKU_BOXES[num_positions] if boxes else (1, N)
         # Bands, rows of a band, stacks, columns of a stack.
-        self.grid = (columns, rows, rows, columns)
-        self.cell, self.line, self.box, self.part = (CastedLinear(width, width) for _ in range(4))
+        self.grid, self.boxes = (N // rows, rows, N // columns, columns), boxes
+        self.cell, self.line = (CastedLinear(width, width) for _ in range(2))
+        if boxes:
+            self.box, self.part = (CastedLinear(width, width) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         grid = x.view(*self.grid, *x.shape[1:])
+        if not self.boxes:
+            lines = self.line(grid.mean(3, keepdim=True)) + self.line(grid.mean(0, keepdim=True))
+            return (self.cell(grid) + lines).view(x.shape)
         part_of_row, part_of_column = grid.mean(3, keepdim=True), grid.mean(1, keepdim=True)
         row, column = part_of_row.mean(2, keepdim=True), part_of_column.mean(0, keepdim=True)
         lines, box = self.line(row) + self.line(column), self.box(part_of_row.mean(1, keepdim=True))

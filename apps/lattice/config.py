@@ -53,6 +53,7 @@ class LatticeConfig(RecurrenceConfig):
 
     width_multiple: ClassVar[int] = 8
     searches: ClassVar[bool] = True
+    boxes: ClassVar[bool] = True  # as in arch=dec; it searches Sudokus only
     takes_no_noise: ClassVar[str] = (
         "arch=lattice has candidates, which take no noise; use perturb=symmetry or search.chains"
     )

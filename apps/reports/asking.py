@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from models.act import ACTLossHead
 
 _NO_SOLUTION = "this puzzle has no solution"
+_SEVERAL = "this puzzle has several solutions; the model looks for one of them"
 
 
 def kind_read_by(trained: TrainedModel) -> Kind | None:
@@ -40,7 +42,7 @@ def kind_read_by(trained: TrainedModel) -> Kind | None:
         return None
     evaluators = [evaluator.name for evaluator in trained.run.usual_evaluators]
     try:
-        if known := kind_of(replace(facts, kind=trained.run.arch.kind), evaluators):
+        if known := kind_of(replace(facts, kind=trained.run.arch.kind or facts.kind), evaluators):
             return known
     except ValueError as error:
         raise CheckpointError(f"{trained.weights}: {error}") from None
@@ -79,10 +81,13 @@ def note_on(puzzle: Puzzle) -> str:
         number = count_plainly(puzzle.question)
         if number is None:
             return "whether this puzzle has one solution takes too long to find out"
-        several = "this puzzle has several solutions; the model looks for one of them"
-        return (_NO_SOLUTION, "", several)[number]
-    has_solver = type(puzzle.kind).solution is not Kind.solution
-    return _NO_SOLUTION if has_solver and puzzle.kind.solution(puzzle.question) is None else ""
+        return (_NO_SOLUTION, "", _SEVERAL)[number]
+    if type(puzzle.kind).solution is Kind.solution and type(puzzle.kind).rules is Kind.rules:
+        return ""
+    if puzzle.kind.solution(puzzle.question) is None:
+        return _NO_SOLUTION
+    several = len([*islice(puzzle.kind.solutions(puzzle.question), 2)]) > 1
+    return _SEVERAL if several and not puzzle.kind.many_answers else ""
 
 
 def search_for(

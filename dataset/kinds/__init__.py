@@ -32,14 +32,25 @@ class KindRegistry(Registry):
             ConfigError: it cannot be imported, is not an instance, or has another name.
         """
         kind = super().load(name)
-        if isinstance(kind, type) or getattr(kind, "name", "").lower() != name:
-            expected = "register an instance of your class under its name in lower case"
+        if isinstance(kind, type) or getattr(kind, "key", "") != name:
+            expected = (
+                "register an instance of your class under its name in lower case, _ for spaces"
+            )
             raise ConfigError(f"the kind of puzzles {name!r} is {kind!r}; {expected}")
         return kind
 
 
 KINDS = KindRegistry("kind of puzzles", KindConfig)
-for _name in ("sudoku", "maze", "arc"):
+for _name in (
+    "sudoku",
+    "maze",
+    "arc",
+    "latin_square",
+    "futoshiki",
+    "queens",
+    "light_up",
+    "colouring",
+):
     KINDS.add(_name, KindConfig, imported(f"dataset.kinds.{_name}", _name.upper()))
 
 
@@ -58,9 +69,10 @@ EVALUATORS = Registry("evaluator", EvaluatorConfig)
 
 They are called with their settings and a `PuzzleDataset`.
 """
-for _name in ("arc", "sudoku", "maze"):
-    _class = f"{_name.capitalize()}Evaluator"
-    EVALUATORS.add(_name, EvaluatorConfig, imported(f"evaluation.evaluators.{_name}", _class))
+EVALUATORS.add("arc", EvaluatorConfig, imported("evaluation.evaluators.arc", "ArcEvaluator"))
+for _name in ("rules", "sudoku", "maze"):
+    _load = imported("evaluation.evaluators.rules", "RulesEvaluator")
+    EVALUATORS.add(_name, EvaluatorConfig, _load)
 
 
 def _with_settings(value: object) -> object:
@@ -103,11 +115,12 @@ def _run_builder(config: FlagsConfig, folder: Path) -> None:
     sys.stdout.write(make([*shlex.split(config.flags), "--output-dir", str(folder)]))
 
 
-for _name in ("sudoku", "maze", "arc"):
+for _name in ("sudoku", "maze", "arc", "puzzle"):
     BUILDERS.add(_name, FlagsConfig, lambda: _run_builder)
 
 FIELDS_WRITTEN_BY = {
     "actions": "dataset/build_maze_dataset.py writes it: build the set again",
+    "answers": "dataset/build_puzzle_dataset.py --answers N writes it: build the set again",
     "arrivals": "dataset/build_maze_dataset.py --closer writes it: build the set again",
     "closer": "dataset/build_maze_dataset.py --closer writes it: build the set again",
     "pixels": "dataset/build_maze_dataset.py --pixels writes it, dataset/build_arc_dataset.py "

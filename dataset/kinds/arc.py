@@ -20,6 +20,8 @@ class ArcKind(Kind):
     """ARC grids. An answer is right if its cropped grid equals the target's, as in the votes."""
 
     name = "ARC"
+    rating = "rating"
+    is_published = True
     is_named = True
 
     def vocab_size(self, size: int) -> int:

@@ -5,7 +5,7 @@ for ARC the tokens of the whole canvas, with the grid of colours in one corner. 
 own file, registered in `dataset.kinds.KINDS`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt
@@ -16,8 +16,11 @@ import numpy as np
 from dataset.dihedral import NUM_VIEWS, view_cells
 from dataset.format.schema import ARC_PALETTE
 from dataset.kinds import KINDS
+from dataset.kinds.making import Clauses, Draws, filled, make_puzzles
+from runtime.streams import Stream
 from runtime.text import many
 
+_FEW_VIEWS = 16
 _COLOURS = (*ARC_PALETTE, "#9AA5B1", "#5B2C6F", "#117A65", "#7E5109", "#78281F", "#1B4F72")
 
 
@@ -153,30 +156,49 @@ class DihedralViews(Views):
 
 
 class Kind:
-    """One kind of puzzle: its cells and tokens, its text, its look, its symmetries, its judge.
+    """One kind of puzzle: its cells and tokens, its text, its look, its rules, its generator.
+
+    A subclass needs `name`, `sizes`, `board` and `broken`; with `rules` and `draw`, puzzles can be
+    made and solved. For tokens other than those of the board, and for grids that do not hold
+    tokens, it overrides `vocab_size`, `fits`, `to_grid` and `to_tokens`.
 
     Attributes:
-        name: its name for people; in lower case it is the name in `KINDS` and in dataset.json.
+        name: its name for people; see `key`.
+        sizes: the sizes of its puzzles.
+        goal: a phrase for a right answer.
         rating: the meaning of a puzzle's rating, for people.
+        many_answers: whether a puzzle may have several right answers.
+        is_published: whether data sets that name no kind may be of it.
         is_named: whether identifiers.json names its puzzles.
+        shares: the figures of its evaluator, the shares of the answers for which `holds` is true.
     """
 
     name: str
-    rating = "rating"
+    sizes: Sequence[int] = ()
+    goal = "a solution"
+    rating = "cells that simple steps leave open"
+    many_answers = False
+    is_published = False
     is_named = False
+    shares: tuple[str, ...] = ("valid", "keeps_clues")
 
     @property
     def key(self) -> str:
-        """The name in `KINDS`."""
-        return self.name.lower()
+        """The name in `KINDS` and in dataset.json: in lower case, with _ for spaces."""
+        return self.name.lower().replace(" ", "_")
+
+    def rows(self, size: int) -> int:
+        """Return the rows of the grid of puzzles of one of `sizes`."""
+        return size
 
     def fits(self, seq_len: int, vocab_size: int) -> bool:
         """Return whether its puzzles can have `seq_len` cells and `vocab_size` tokens."""
-        return False
+        fitting = (rows for rows in map(self.rows, self.sizes) if rows**2 == seq_len)
+        return any(self.vocab_size(rows) == vocab_size for rows in fitting)
 
     def vocab_size(self, size: int) -> int:
-        """Return the number of tokens for grids of `size` rows."""
-        raise NotImplementedError
+        """Return the number of tokens, padding included, for grids of `size` rows."""
+        return 1 + len(self.board(size).tokens)
 
     def to_grid(self, tokens: np.ndarray) -> np.ndarray:
         """Return tokens [cells] as a grid [size, size]; raise ValueError if they form none."""
@@ -194,7 +216,7 @@ class Kind:
 
     def board(self, size: int) -> BoardLook:
         """Return the look of boards of `size` rows."""
-        return plain_colours(self.vocab_size(size))
+        raise NotImplementedError
 
     def seen(
         self, puzzle: "Puzzle", grid: np.ndarray, values: np.ndarray | None = None
@@ -208,16 +230,55 @@ class Kind:
 
     def parse(self, text: str) -> "Puzzle":
         """Parse a typed puzzle, in rows or in one line; raise ValueError if it is not valid."""
-        cells = text.replace("\n", "")
-        tokens = {one.text: one.token for one in self.board(isqrt(len(cells))).tokens}
+        lines = text.strip("\r\n").splitlines()
+        width = max(len(lines), *map(len, lines)) if len(lines) > 1 else 0
+        cells = "".join(line.ljust(width) for line in lines)
+        looks = self.board(isqrt(len(cells))).tokens
+        tokens = {text: one.token for one in looks for text in (*one.keys, one.text)}
         for number, cell in enumerate(cells, start=1):
             if cell not in tokens:
                 raise ValueError(f"cell {number} is {cell!r}; accepted: {', '.join(tokens)}")
         return Puzzle(self, self.to_grid(np.array([tokens[cell] for cell in cells], np.uint8)))
 
+    def draw(self, size: int, draws: Draws) -> tuple[np.ndarray, np.ndarray] | None:
+        """Draw a puzzle of one of `sizes`: tokens of the question and of an answer, each in a grid.
+        Return None if these draws give no puzzle.
+        """
+        raise NotImplementedError
+
+    def rules(self, question: np.ndarray) -> Clauses | None:
+        """Return the rules that a question [size, size] sets, without its clues; None: they are not
+        written as clauses.
+        """
+        return None
+
+    def rating_of(self, question: np.ndarray) -> int:
+        """Rate a question by its `rules`."""
+        if self.many_answers:
+            return sum(1 for _ in self.solutions(question))
+        rules = self.rules(question)
+        assert rules is not None
+        return rules.open_cells(
+            rules.given(self.to_tokens(question), self.board(len(question)).open)
+        )
+
+    def key_of(self, question: np.ndarray) -> bytes:
+        """Return a key for tokens, uint8 [cells]; equal keys mean the same puzzle. If there are few
+        views, all of them have the same key.
+        """
+        views = self.views(isqrt(question.size))
+        if views is None or views.number > _FEW_VIEWS:
+            return question.tobytes()
+        numbers = np.arange(views.number)
+        return min(map(bytes, views.apply(numbers, np.tile(question, (views.number, 1)))[0]))
+
     def example(self, size: int, seed: int) -> "Puzzle | None":
         """Make a solvable puzzle of `size` rows; return None if there is no generator."""
-        return None
+        chosen = next((one for one in self.sizes if self.rows(one) == size), None)
+        if chosen is None or type(self).draw is Kind.draw:
+            return None
+        made = next(make_puzzles(self, chosen, seed=seed, stream=Stream.NEW_TEST, taken=set()))
+        return Puzzle(self, self.to_grid(made.question))
 
     def answer_sizes(self, labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the sizes of answers [N, cells], int64 [N] by name; {} if all sizes are equal."""
@@ -229,13 +290,25 @@ class Kind:
 
     def solution(self, question: np.ndarray) -> np.ndarray | None:
         """Return the answer that a solver finds, or None if it finds none or no solver exists."""
-        return None
+        return next(self.solutions(question), None)
+
+    def solutions(self, question: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield all right answers by `rules`; none if the rules are not written as clauses."""
+        if (rules := self.rules(question)) is not None:
+            tokens = self.to_tokens(question)
+            for found in rules.solutions(rules.given(tokens, self.board(len(question)).open)):
+                yield self.to_grid(filled(tokens, found))
+
+    def broken(self, answer: np.ndarray) -> np.ndarray:
+        """Mark the cells of an answer that break a rule, bool [size, size]; clues do not matter."""
+        raise NotImplementedError
 
     def wrong(
         self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None
     ) -> np.ndarray:
-        """Mark the cells of an answer that must change, bool [size, size]."""
-        raise NotImplementedError
+        """Mark the cells of an answer that break a rule or change the question."""
+        given = question != self.board(len(question)).open
+        return (given & (question != answer)) | self.broken(answer)
 
     def changed(self, question: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
         """Mark the cells that differ between two answers, bool [size, size]."""
@@ -243,7 +316,21 @@ class Kind:
 
     def judge(self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None) -> Verdict:
         """Judge an answer; `target` is the right one, or None if it is unknown."""
-        raise NotImplementedError
+        wrong = self.wrong(question, answer, target)
+        return wrong_verdict(self.goal, wrong) if wrong.any() else Verdict(True, self.goal)
+
+    def holds(self, questions: np.ndarray, answers: np.ndarray) -> Sequence[np.ndarray]:
+        """Return for each of `shares` the answers for which it is true, bool [N].
+
+        Args:
+            questions: tokens, integers [N, cells].
+            answers: the same; they may be tokens that the kind does not have.
+        """
+        size = isqrt(questions.shape[1])
+        boards = questions.reshape(-1, size, size), answers.reshape(-1, size, size)
+        kept = (questions == self.board(size).open) | (questions == answers)
+        valid = [not self.broken(answer).any() for answer in boards[1]]
+        return np.array(valid, bool) & kept.all(axis=1), kept.all(axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,7 +378,9 @@ def kind_named(name: str) -> Kind:
 def kinds_with(seq_len: int, vocab_size: int) -> list[Kind]:
     """Return the kinds that can have `seq_len` cells and `vocab_size` tokens, all that they know.
 
-    There may be several: with 4 x 4 cells and 6 tokens, Sudoku and maze.
+    There may be several: with 4 x 4 cells and 6 tokens, Sudoku and maze. Only kinds of published
+    data sets are asked, because all other sets name their kind.
     """
-    fitting = [kind for kind in map(KINDS.load, KINDS) if kind.fits(seq_len, vocab_size)]
+    published = [kind for kind in map(KINDS.load, KINDS) if kind.is_published]
+    fitting = [kind for kind in published if kind.fits(seq_len, vocab_size)]
     return [kind for kind in fitting if kind.vocab_size(isqrt(seq_len)) == vocab_size]

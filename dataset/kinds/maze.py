@@ -1,5 +1,6 @@
 """The kind `maze`: a path from S to G past the walls of a square grid."""
 
+from collections.abc import Sequence
 from math import isqrt
 from typing import Any
 
@@ -25,6 +26,8 @@ class MazeKind(Kind):
 
     name = "maze"
     rating = "cells on the path"
+    is_published = True
+    shares = ("valid_path", "shortest_path")
 
     def vocab_size(self, size: int) -> int:
         return maze.VOCAB_SIZE
@@ -61,13 +64,10 @@ class MazeKind(Kind):
         Raises:
             ValueError: a wrong character, not a square, or not exactly one S and one G.
         """
-        rows = text.strip("\r\n").splitlines()
-        size = max(len(rows), *map(len, rows)) if len(rows) > 1 else 0
-        cells = "".join(row.ljust(size) for row in rows).replace(".", " ")
-        puzzle = super().parse(cells)
+        puzzle = super().parse(text)
         if not maze.are_mazes(puzzle.tokens[None])[0]:
             accepted = "'#' walls, ' ' or '.' free cells, one 'S', one 'G', and no path"
-            raise ValueError(f"{cells.count('S')} S and {cells.count('G')} G; accepted: {accepted}")
+            raise ValueError(f"{text.count('S')} S and {text.count('G')} G; accepted: {accepted}")
         return puzzle
 
     def example(self, size: int, seed: int) -> Puzzle:
@@ -108,6 +108,9 @@ class MazeKind(Kind):
         return Verdict(
             False, f"a path from S to G of {many(int(moves), 'move')}; the shortest has {least}"
         )
+
+    def holds(self, questions: np.ndarray, answers: np.ndarray) -> Sequence[np.ndarray]:
+        return maze.check_paths(questions, answers)
 
 
 MAZE = MazeKind()

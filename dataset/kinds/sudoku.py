@@ -1,5 +1,6 @@
 """The kind `sudoku`: 4 x 4, 6 x 6 and 9 x 9 cells. Tokens are digit + 1; 0 is padding."""
 
+from collections.abc import Sequence
 from math import isqrt
 from typing import Any
 
@@ -15,6 +16,9 @@ class SudokuKind(Kind):
     """Sudokus. Answers are judged by the rules alone, without a target."""
 
     name = "Sudoku"
+    sizes = (4, 6, 9)
+    rating = "rating"
+    is_published = True
 
     def vocab_size(self, size: int) -> int:
         return size + 1 + sudoku.EMPTY_TOKEN
@@ -74,6 +78,11 @@ class SudokuKind(Kind):
         if wrong.any():
             return wrong_verdict("a solution", wrong)
         return Verdict(True, "a valid Sudoku that keeps the clues")
+
+    def holds(self, questions: np.ndarray, answers: np.ndarray) -> Sequence[np.ndarray]:
+        kept = ((questions <= sudoku.EMPTY_TOKEN) | (questions == answers)).all(axis=1)
+        size = isqrt(questions.shape[1])
+        return kept & sudoku.are_valid_solutions(answers - sudoku.EMPTY_TOKEN, size), kept
 
 
 def repeated_digits(grid: np.ndarray) -> np.ndarray:

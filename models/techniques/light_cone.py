@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from models.config import RecurrenceConfig
-    from models.heads.base import Examples
+    from models.heads.base import Outputs, Targets
 
 
 class LightCone(Technique):
@@ -31,8 +31,9 @@ class LightCone(Technique):
     def reads_field(self) -> str:
         return self.field
 
-    def counted(self, examples: "Examples", updates: "Tensor") -> "Tensor":
-        return 2 * examples[self.field] <= updates.unsqueeze(-1)
+    def aimed(self, targets: "Targets", outputs: "Outputs", updates: "Tensor") -> "Targets":
+        counted = 2 * targets.examples[self.field] <= updates.unsqueeze(-1)
+        return targets._replace(counted=counted)
 
 
 TECHNIQUES.add("light_cone", LightCone, text="cells count only once waves can have reached them")

@@ -51,10 +51,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 
 # Imported without torch, so that mistakes are reported at once.
 WITHOUT_TORCH = """
-dataset.build_arc_dataset dataset.build_maze_dataset dataset.build_sudoku_dataset
+dataset.build_arc_dataset dataset.build_maze_dataset dataset.build_puzzle_dataset
+dataset.build_sudoku_dataset
 dataset.format.reading dataset.format.writing dataset.maze.rules evaluate
-evaluation.config evaluation.evaluators.arc evaluation.evaluators.maze
-evaluation.evaluators.sudoku evaluation.metrics evaluation.table
+evaluation.config evaluation.evaluators.arc
+evaluation.evaluators.rules evaluation.metrics evaluation.table
 models.config models.heads.schemas models.heads.config models.metrics
 pretrain puzzle_dataset runtime.errors runtime.files runtime.process runtime.schema
 runtime.streams runtime.watch

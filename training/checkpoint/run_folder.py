@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -150,7 +151,8 @@ def _require_same_run(
             f"{checkpoint.path} holds weights only, so no run can resume from it; start a new run "
             f"with load_checkpoint={checkpoint.path} and another checkpoint_path"
         )
-    if state.facts != facts.to_dict():
+    known = store.read_facts(state.facts)
+    if known is None or replace(known, kind=facts.kind) != facts:  # Older records have no kind.
         raise CheckpointError(
             f"{checkpoint.path} does not fit the data: it was trained with "
             f"{shown(state.facts, 300)}, the data have {facts.to_dict()}"

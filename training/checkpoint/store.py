@@ -286,6 +286,7 @@ class _Facts(Schema, extra="ignore"):
     seq_len: _Size
     num_puzzle_identifiers: _Size
     fields: dict[str, tuple[_Size, Annotated[int, Field(strict=True, ge=0, lt=2**31)]]] = {}
+    kind: str | None = None
 
 
 def read_facts(recorded: object) -> DataFacts | None:

@@ -8,6 +8,7 @@ from evaluation.metrics import wilson
 SHARE = {"value": 0.5, "low": 0.4, "high": 0.6}
 PLAIN = {"metrics": {"exact_accuracy": 0.25, "count": 20}, "data": ["data/x/test"], "step": 8}
 ARC = {"evaluators": {"arc": {"metrics": {"pass@2": 0.25}, "details": {"num_scored_tasks": 10}}}}
+RULES = {"evaluators": {"rules": {"details": {"num_examples": 20, "valid": SHARE}}}}
 SEARCHER = {"searcher": "model", "solved": SHARE, "wrong": SHARE | {"value": 0.1}}
 LINE = {"depth": 4, "breadth": 1, "select": "q", "selected": SHARE, "num_puzzles": 20}
 
@@ -17,6 +18,7 @@ LINE = {"depth": 4, "breadth": 1, "select": "q", "selected": SHARE, "num_puzzles
     [
         (PLAIN, "exact accuracy: 0.2500 [0.1119, 0.4687], 20 puzzles"),
         (PLAIN | ARC, "ARC pass@2: 0.2500 [0.0809, 0.5578], 10 tasks"),
+        (PLAIN | RULES, "valid answers: 0.5000 [0.4000, 0.6000], 20 puzzles"),
         (
             {"searchers": [SEARCHER | {"num_puzzles": 1}, SEARCHER | {"searcher": "solver"}]},
             "solved by search: 0.5000 [0.4000, 0.6000], wrong 0.1000 [0.4000, 0.6000], 1 puzzle",

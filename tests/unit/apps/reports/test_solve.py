@@ -13,6 +13,7 @@ from apps.reports import solving as solve
 from dataset.format.writing import write_puzzles
 from dataset.kinds.arc import ARC
 from dataset.kinds.base import Puzzle
+from dataset.kinds.futoshiki import FUTOSHIKI
 from dataset.kinds.maze import MAZE
 from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku.rules import parse_puzzle
@@ -159,6 +160,7 @@ def test_puzzles_of_a_data_set_are_chosen_by_index(
 def test_the_model_decides_the_kind() -> None:
     assert solve.kind_read_by(trained_on(DataFacts(12, 900, 5))) is ARC
     assert solve.kind_read_by(trained_on(None)) is None
+    assert solve.kind_read_by(trained_on(DataFacts(12, 81, 1, kind="futoshiki"))) is FUTOSHIKI
     fitted = trained_on(DataFacts(8, 121, 5))
     of_colours = dataclasses.replace(fitted, run=RecordedRun(arch=GridConfig()))
     assert solve.kind_read_by(of_colours) is ARC

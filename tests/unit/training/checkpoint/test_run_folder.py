@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -183,6 +184,14 @@ def test_settings_that_change_no_result_may_change(tmp_path: Path) -> None:
     assert {setting.split("=")[0] for setting in neutral} == NEUTRAL_KEYS
     save(tmp_path, 1, configure())
     assert find(tmp_path, configure(*neutral)) == (1, [])
+
+
+def test_an_older_record_does_not_name_the_kind_of_its_data(tmp_path: Path) -> None:
+    config, named = configure(), replace(FACTS, kind="maze")
+    save(tmp_path, 1, config)
+    assert find(tmp_path, config, facts=named) == (1, [])
+    save(tmp_path, 2, config, facts=named.to_dict())
+    assert find(tmp_path, config, facts=named) == (2, [])
 
 
 def test_changed_data_are_refused_unless_wanted_and_another_shape_always(tmp_path: Path) -> None:

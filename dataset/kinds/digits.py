@@ -1,0 +1,50 @@
+"""Parts of the kinds with digits in rows and columns. Tokens: 1 is an open cell, digit + 1."""
+
+from functools import cache
+
+import numpy as np
+
+from dataset.kinds.base import TokenLook
+from dataset.kinds.making import Clauses
+
+OPEN = 1
+
+
+def digit_tokens(size: int) -> list[TokenLook]:
+    """Return the looks of the open cell and of the digits 1 to `size`, in the order of tokens."""
+    digits = (str(digit) for digit in range(1, size + 1))
+    return [
+        TokenLook(OPEN, "open", ".", keys=(".", "0", "_")),
+        *(TokenLook(OPEN + int(text), text, text, keys=(text,)) for text in digits),
+    ]
+
+
+def line_rules(size: int, num_tokens: int, step: int = 1) -> Clauses:
+    """Return the rules that each digit is once in each row and column, of the size x size cells in
+    every `step`th row and column.
+    """
+    return _line_rules(size, num_tokens, step).copy()
+
+
+@cache
+def _line_rules(size: int, num_tokens: int, step: int) -> Clauses:
+    rows = step * (size - 1) + 1
+    cells = np.arange(rows**2).reshape(rows, rows)[::step, ::step]
+    rules, tokens = Clauses(num_tokens), range(OPEN + 1, OPEN + 1 + size)
+    for cell in cells.flat:
+        rules.choose(cell, tokens)
+    for line in (*cells, *cells.T):
+        rules.different(line, tokens)
+        for token in tokens:
+            rules.either(*(rules.holds(cell, token) for cell in line))
+    return rules
+
+
+def repeated_in_lines(answer: np.ndarray) -> np.ndarray:
+    """Mark the open cells, and those with a digit that their row or column has twice; `answer`:
+    tokens [size, size].
+    """
+    in_row = (answer[:, :, None] == answer[:, None, :]).sum(axis=2) > 1
+    in_column = (answer[:, None, :] == answer[None, :, :]).sum(axis=1) > 1
+    is_digit = (answer > OPEN) & (answer <= OPEN + len(answer))
+    return in_row | in_column | ~is_digit

@@ -1,0 +1,158 @@
+"""The builder for all kinds with a generator."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataset.build_puzzle_dataset import main
+from dataset.kinds.base import kind_named
+from evaluation.evaluators.base import AnsweredRows, build_evaluators
+from puzzle_dataset import PuzzleDataset
+from runtime.errors import DatasetError
+
+HEADER = "source,question,answer,rating\n"
+SMALL = ["--subsample-size=6", "--test-size=3"]
+
+
+def built(folder: Path, *flags: str) -> tuple[np.ndarray, np.ndarray]:
+    """Build and return inputs and labels of the training set."""
+    assert main([*SMALL, *flags, f"--output-dir={folder}"]) == 0
+    inputs, labels = (np.load(folder / f"train/all__{name}.npy") for name in ("inputs", "labels"))
+    return inputs, labels
+
+
+def test_the_same_command_writes_the_same_bytes(tmp_path: Path) -> None:
+    flags = ["--kind=latin_square", "--size=5", "--num-aug=2", "--selection-size=2"]
+    inputs, labels = built(tmp_path / "one", *flags)
+    built(tmp_path / "two", *flags)
+    manifests = [(tmp_path / name / "manifest.json").read_text() for name in ("one", "two")]
+    assert manifests[0] == manifests[1]
+    command = json.loads(manifests[0])["command"]
+    assert command[0] == "build_puzzle_dataset.py"
+    assert {"--kind=latin_square", "--size=5", "--num-aug=2"} <= {*command}
+    metadata = json.loads((tmp_path / "one/train/dataset.json").read_text())
+    assert (metadata["kind"], metadata["seq_len"], metadata["vocab_size"]) == (
+        "latin_square",
+        25,
+        7,
+    )
+    kind = kind_named("latin_square")
+    assert inputs.shape == (18, 25)
+    assert kind.holds(inputs, labels)[0].all()
+    # Images open the same number of cells.
+    opened = (inputs == 1).sum(axis=1).reshape(6, 3)
+    assert (opened == opened[:, :1]).all()
+    assert (inputs[::3] != inputs[1::3]).any(axis=1).all()
+
+
+def test_each_example_has_another_answer_while_there_are_more(tmp_path: Path) -> None:
+    inputs, labels = built(tmp_path / "queens", "--kind=queens", "--size=8", "--answers=4")
+    ratings = np.load(tmp_path / "queens/train/all__ratings.npy")
+    kind = kind_named("queens")
+    assert kind.holds(inputs, labels)[0].all()
+    for puzzle, rating in enumerate(ratings.tolist()):
+        rows = slice(4 * puzzle, 4 * puzzle + 4)
+        assert len(np.unique(inputs[rows], axis=0)) == 1
+        assert len(np.unique(labels[rows], axis=0)) == min(4, rating)
+
+
+def test_a_folder_of_typed_puzzles_is_read_and_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    good = "me,1....2....3....4,1342421324313124,\n"
+    (source / "test.csv").write_text(HEADER + "me,1234....34124321,1234214334124321,7\n")
+    command = ["--kind=latin_square", "--size=4", f"--source={source}"]
+    for row, problem in (
+        (good.replace("....2", "...?2"), "row 2: question: its characters must be of '.0_1234'"),
+        (good.replace("1342", "2341"), "row 2: answer: it changes the question"),
+        (good.replace("1342", "1332"), "row 2: answer: it is not a Latin square that keeps the"),
+        (good.replace("1....", "1..."), "question has 15 characters; accepted: 16 (--size 4)"),
+    ):
+        (source / "train.csv").write_text(HEADER + row)
+        assert main([*command, f"--output-dir={tmp_path / 'out'}"]) == 3
+        assert problem in capsys.readouterr().err
+    (source / "train.csv").write_text(HEADER + good)
+    assert main([*command, f"--output-dir={tmp_path / 'out'}"]) == 0
+    ratings = [np.load(tmp_path / f"out/{split}/all__ratings.npy") for split in ("train", "test")]
+    kind = kind_named("latin_square")
+    question = kind.parse("1....2....3....4").question
+    assert ratings[0].tolist() == [kind.rating_of(question)]
+    assert ratings[1].tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ("--kind queen", "--kind queen; accepted: latin_square, futoshiki, queens, light_up"),
+        ("--kind maze", "--kind maze; accepted: latin_square"),
+        ("--kind queens", "--size is needed; accepted: 6, 7, 8, 9, 10"),
+        ("--kind queens --size 4", "--size 4; accepted for queens: 6, 7, 8, 9, 10"),
+        ("--kind futoshiki --size 5 --answers 2", "--answers 2: each Futoshiki has one answer"),
+        ("--kind queens --size 8 --source hf", "no such data set is published; use --source"),
+    ],
+)
+def test_mistakes_are_one_line(
+    flags: str, problem: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*flags.split(), f"--output-dir={tmp_path / 'out'}"])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert len(error.splitlines()) == 1
+
+
+def test_the_rules_judge_answers(tmp_path: Path, build_shares: Callable[..., dict]) -> None:
+    built(tmp_path, "--kind=queens", "--size=8")
+    dataset = PuzzleDataset([tmp_path], "test")
+    (arrays,) = dataset.sets.values()
+    labels = arrays.labels.astype(np.int32)
+    assert build_shares("rules", dataset, labels) == {"valid": 1.0, "keeps_clues": 1.0}
+    # Another solution is valid, too, if it keeps the given queens.
+    kind = kind_named("queens")
+    grid = kind.to_grid(arrays.inputs[0])
+    rules = kind.rules(grid)
+    assert rules is not None
+    moved = labels.copy()
+    moved[1] = labels[1][::-1]  # Turned by half: a solution of other queens.
+    found = build_shares("rules", dataset, moved)
+    assert found["valid"] == found["keeps_clues"] <= 1.0
+    moved[0, moved[0] == 2] = 1
+    found = build_shares("rules", dataset, moved)
+    assert found["valid"] <= 2 / 3
+
+
+@pytest.fixture
+def build_shares() -> Callable[..., dict]:
+    def shares(name: str, dataset: PuzzleDataset, preds: np.ndarray) -> dict[str, float]:
+        (evaluator,) = build_evaluators([name], dataset).values()
+        (arrays,) = dataset.sets.values()
+        inputs, number = arrays.inputs.astype(np.int32), len(preds)
+        zeros = np.zeros(number, np.float32)
+        evaluator.add(AnsweredRows(inputs, preds, zeros.astype(np.int32), preds, zeros))
+        return evaluator.finish(lambda value: [value]).metrics
+
+    return shares
+
+
+def test_arc_has_no_rules_to_check(arc_data: Path) -> None:
+    with pytest.raises(DatasetError, match="the kind arc has no rules to check"):
+        build_evaluators(["rules"], PuzzleDataset([arc_data], "test"))
+
+
+def test_all_answers_are_in_the_field_and_turn_with_the_puzzle(tmp_path: Path) -> None:
+    flags = ["--kind=queens", "--size=8", "--answers=3", "--num-aug=5"]
+    inputs, labels = built(tmp_path / "queens", *flags)
+    answers = np.load(tmp_path / "queens/train/all__answers.npy")
+    kind = kind_named("queens")
+    assert answers.shape == (36, 64, 3)
+    for column in range(3):
+        assert kind.holds(inputs, answers[..., column])[0].all()
+        turn = np.arange(36) % 6 % 3 == column
+        np.testing.assert_array_equal(labels[turn], answers[turn, :, column])
+    assert (inputs.reshape(6, 6, 64)[:, 0] != inputs.reshape(6, 6, 64)[:, 1:].swapaxes(0, 1)).any()
