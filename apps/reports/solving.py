@@ -20,6 +20,7 @@ from dataset.format.schema import IDENTIFIERS_NAME
 from dataset.kinds.arc import ARC, arc_puzzles, read_arc_task
 from dataset.kinds.base import Kind, Puzzle
 from dataset.kinds.maze import MAZE
+from dataset.kinds.sudoku import SUDOKU
 from dataset.sources import CSV_COLUMNS
 from dataset.sudoku.rules import split_puzzles
 from evaluation.config import SolveConfig, ThinkingSettings
@@ -249,15 +250,15 @@ def names_known_to(
 
 
 def parse_lines(lines: Iterable[str], source: str, kind: Kind | None = None) -> Puzzles:
-    """Yield the place and the puzzle of each text. A text is a row of a CSV file, the lines of a
-    maze up to an empty line, or a Sudoku as `split_puzzles` finds it.
+    """Yield the place and the puzzle of each text. A text is a row of a CSV file, a Sudoku as
+    `split_puzzles` finds it, or for other kinds the lines up to an empty line.
     """
     lines = [line.rstrip("\r\n") for line in lines]
     if lines and lines[0].lstrip("\ufeff") == ",".join(CSV_COLUMNS):
         rows = csv.reader(lines)
         texts = [(rows.line_num, "".join(row[1:2])) for row in rows if row][1:]
-    elif kind is MAZE or (kind is None and any("#" in line for line in lines)):
-        kind, texts = MAZE, []
+    elif kind not in (None, SUDOKU) or (kind is None and any("#" in line for line in lines)):
+        kind, texts = kind or MAZE, []
         for is_empty, block in groupby(enumerate(lines, start=1), lambda row: not row[1]):
             if not is_empty:
                 (first, _), *_ = block = list(block)

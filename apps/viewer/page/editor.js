@@ -123,9 +123,10 @@ export function text() {
   return rows.map((row) => row.map((one) => one.text).join("")).join(isWritten() ? "" : "\n");
 }
 
-/** Return the symbols of a text, cell by cell: a written board may have frames, another has one line a row. */
+/** Return the symbols of a text, cell by cell. A written board without spaces may have frames, others have one line a row. */
 function symbolsOf(typed) {
-  if (isWritten()) return [...typed].filter((symbol) => !/[\s|=+\-\u2500-\u257f]/.test(symbol));
+  const hasSpaces = state.keyed.some((one) => one.text === " ");
+  if (isWritten() && !hasSpaces) return [...typed].filter((symbol) => !/[\s|=+\-\u2500-\u257f]/.test(symbol));
   const lines = typed.replace(/\r/g, "").replace(/^\n+|\n+$/g, "").split("\n");
   return lines.length > 1 ? lines.flatMap((line) => [...line.padEnd(state.size)]) : [...lines[0]];
 }

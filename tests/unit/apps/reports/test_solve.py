@@ -197,3 +197,18 @@ def test_the_description_of_an_answer() -> None:
     assert "solutions" not in solve.describe(known, learns_continue=False)
     alone = dataclasses.replace(long, num_chains=8, num_agreeing=1)
     assert "1 of them gives this answer" in solve.describe(alone, learns_continue=False)
+
+
+def test_a_file_has_puzzles_of_the_models_kind_between_empty_lines() -> None:
+    made = [FUTOSHIKI.example(7, seed) for seed in (1, 2)]
+    texts = []
+    for puzzle in made:
+        assert puzzle is not None
+        line = FUTOSHIKI.board(7).text(puzzle.question)
+        texts.append([line[start : start + 7] for start in range(0, 49, 7)])
+    lines = [*texts[0], "", *texts[1]]
+    found = [*solve.parse_lines(lines, "x.txt", FUTOSHIKI)]
+    assert [place for place, _ in found] == ["x.txt: line 1", "x.txt: line 9"]
+    for puzzle, (_, read) in zip(made, found, strict=True):
+        assert puzzle is not None
+        assert np.array_equal(read.question, puzzle.question)
