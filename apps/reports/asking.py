@@ -82,12 +82,12 @@ def note_on(puzzle: Puzzle) -> str:
         if number is None:
             return "whether this puzzle has one solution takes too long to find out"
         return (_NO_SOLUTION, "", _SEVERAL)[number]
-    if type(puzzle.kind).solution is Kind.solution and type(puzzle.kind).rules is Kind.rules:
-        return ""
-    if puzzle.kind.solution(puzzle.question) is None:
-        return _NO_SOLUTION
-    several = len([*islice(puzzle.kind.solutions(puzzle.question), 2)]) > 1
-    return _SEVERAL if several and not puzzle.kind.many_answers else ""
+    kind = puzzle.kind
+    if type(kind).rules is not Kind.rules:
+        number = len([*islice(kind.solutions(puzzle.question), 2)])
+        return (_NO_SOLUTION, "", "" if kind.many_answers else _SEVERAL)[number]
+    has_solver = type(kind).solution is not Kind.solution
+    return _NO_SOLUTION if has_solver and kind.solution(puzzle.question) is None else ""
 
 
 def search_for(

@@ -184,12 +184,9 @@ def filled(board: np.ndarray, tokens: dict[int, int]) -> np.ndarray:
 
 
 def new_solver(clauses: list[list[int]]) -> Any:
-    """Return a solver of python-sat; raise ConfigError if it is not installed."""
-    try:
-        from pysat.solvers import Solver
-    except ImportError:
-        install = "pip install python-sat (the extra `puzzles`)"
-        raise ConfigError(f"puzzles of this kind need python-sat: {install}") from None
+    """Return a solver of python-sat, which is loaded only when it is needed."""
+    from pysat.solvers import Solver
+
     return Solver(name="glucose4", bootstrap_with=clauses)
 
 

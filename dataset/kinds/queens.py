@@ -3,7 +3,7 @@
 import numpy as np
 
 from dataset.kinds.base import BoardLook, DihedralViews, Kind, TokenLook, Views
-from dataset.kinds.making import Clauses, Draws
+from dataset.kinds.making import Clauses, Draws, filled
 
 FREE, QUEEN = 1, 2
 
@@ -47,8 +47,7 @@ class QueensKind(Kind):
     def draw(self, size: int, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
         """Draw a solution and show one to three of its queens (four from size 10 on)."""
         board = np.full((size, size), FREE)
-        found = self.rules(board).drawn(draws)
-        answer = np.array([found[cell] for cell in range(board.size)]).reshape(size, size)
+        answer = filled(board, self.rules(board).drawn(draws))
         shown = draws.order(size)[: 1 + draws.below(size // 2 - 1)]  # rows, each with one queen
         board[shown] = answer[shown]
         return board, answer
