@@ -13,7 +13,7 @@ from models.recurrence import Recurrence
 from models.registry import build_model
 from models.trm.config import TRMConfig
 
-FACTS = DataFacts(7, 5, 6, fields={"actions": (4, 0), "pixels": (8, 3)})
+FACTS = DataFacts(7, 5, 6, fields={"actions": (4, 0), "pixels": (8, 3), "answers": (7, 2)})
 TINY = {"H_layers": 1, "L_layers": 1, "hidden_size": 16, "num_heads": 2, "expansion": 1.0}
 TINY |= {"puzzle_emb_ndim": 16, "halt_max_steps": 4, "halt_exploration_prob": 0.0}
 
@@ -56,7 +56,8 @@ def make_examples(seed: int = 0) -> Examples:
     inputs, labels = draw(V, B, S), draw(V, B, S)
     labels[1:, ::2] = labels[-1] = IGNORE_LABEL_ID
     examples = {"inputs": inputs, "labels": labels, "puzzle_identifiers": draw(6, B)}
-    return examples | {"actions": draw(4, B, S), "pixels": draw(8, B, S, 3)}
+    examples |= {"actions": draw(4, B, S), "pixels": draw(8, B, S, 3)}
+    return examples | {"answers": torch.stack((labels.clamp_min(0), draw(V, B, S)), dim=-1)}
 
 
 def first_step(model: ACTLossHead, examples: Examples | None = None) -> Any:
