@@ -146,7 +146,7 @@ class MazeBuild(PuzzleBuild):
         if self.options.closer:
             moves = rules.moves_to_goal(inputs)
             fields["closer"] = (LabelField(rules.NUM_CLOSER), rules.closer_neighbours(moves))
-            fields["arrivals"] = (LabelField(256), rules.arrivals(moves, labels))
+            fields["arrivals"] = (LabelField(256, channels=2), rules.arrivals(moves, labels))
         if self.options.pixels:
             fields["pixels"] = (LabelField(256, channels=3), rules.maze_pixels(labels))
         return inputs, labels, fields

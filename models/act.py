@@ -26,8 +26,9 @@ from runtime.streams import Address, Stream
 COUNTED_METRICS = ("accuracy", "exact_accuracy", "q_halt_accuracy", "steps")
 
 # The random numbers of a training step by name: `min_steps`, int32 [B], the step before which a
-# slot must not halt early, and the draws of techniques and of the architecture. They depend only on
-# (seed, step, row).
+# slot must not halt early, and the draws of techniques and of the architecture. One of these is
+# `skipped`, float32 [B] in [0, 1): the share of its ACT steps that a slot with a new example begins
+# after. All depend only on (seed, step, row).
 Drawn = dict[str, Tensor]
 
 
@@ -108,7 +109,7 @@ class ACT(nn.Module):
         self.learns_continue = isinstance(q, QHead) and q.learns_continue
         acting = inner.techniques.acting
         self.at_draw, self.at_beginnings = acting("draw"), acting("begun")
-        self.at_targets, self.local_updates = acting("aimed"), config.local_updates
+        self.at_targets = acting("aimed")
 
     @property
     def eval_max_steps(self) -> int:
@@ -167,26 +168,31 @@ class ACT(nn.Module):
         """Run one ACT step like `forward`, without the heads. Return the new carry and the answer's
         states [B, T, D], with gradients. Slots that have taken all their steps are halted.
         """
-        steps, examples = self._take_examples(carry, offered)
+        drawn = drawn or {}
+        steps, examples = self._take_examples(carry, offered, drawn)
         self.inner.draw_by(examples.get(ROW_KEYS), steps)
         latents = self.inner.reset_carry(carry.halted, carry.inner)
         for technique in self.at_beginnings:
-            latents = technique.begun(self.inner, carry.halted, latents, examples, drawn or {})
+            latents = technique.begun(self.inner, carry.halted, steps, latents, examples, drawn)
         latents, answer = self.inner(latents, examples)
         return ACTCarry(latents, steps, steps >= self.halt_max_steps, examples), answer
 
-    def _take_examples(self, carry: ACTCarry, offered: Examples) -> tuple[Tensor, Examples]:
+    def _take_examples(
+        self, carry: ACTCarry, offered: Examples, drawn: Drawn
+    ) -> tuple[Tensor, Examples]:
         """Return the slots' step counts, this step included, and their old or new examples."""
         new, kept = carry.halted, carry.examples
         examples = {name: choose_rows(new, offered[name], kept[name]) for name in kept}
-        return torch.where(new, 0, carry.steps) + 1, examples
+        skips = "skipped" in drawn
+        begins = (drawn["skipped"] * self.halt_max_steps).int() if skips else 0
+        return torch.where(new, begins, carry.steps) + 1, examples
 
     def judge(self, heads: Iterable[Head], carry: ACTCarry, outputs: Outputs) -> Judged:
         """Let `heads` compare their outputs with the examples of a carry."""
         targets = Targets.of(carry.examples, outputs["logits"])
         if self.training:
             for technique in self.at_targets:
-                targets = technique.aimed(targets, outputs, carry.steps * self.local_updates)
+                targets = technique.aimed(targets, outputs, carry.steps)
         losses, metrics = {}, {"steps": carry.steps}
         for head in heads:
             measured = head.measure(outputs, targets)

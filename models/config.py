@@ -258,7 +258,9 @@ class RecurrenceConfig(Schema):
 
     @property
     def local_updates(self) -> int:
-        """Updates in an ACT step if each tells a cell about its neighbours only, else 0."""
+        """Updates in an ACT step if each tells a cell about its neighbours only, and cells keep
+        only their answers between steps; else 0.
+        """
         return 0
 
     @property

@@ -204,6 +204,12 @@ class Recurrence(nn.Module):
             after = technique.moved(before, after, self.draws)
         return after
 
+    def holding(self, latents: Latents, examples: Examples) -> Latents:
+        """Return the latents as they are after a step that answered with the labels and fields of
+        `examples`; only of models with `arch.local_updates`.
+        """
+        raise NotImplementedError
+
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
         """Run one ACT step. Return the latents, detached, and the answer with gradients."""
         injected = self.embed_puzzle(examples["inputs"], examples["puzzle_identifiers"])

@@ -93,7 +93,8 @@ class Technique(Schema):
     def draw(self, at: "Address") -> "dict[str, np.ndarray]":
         """Draw the random numbers of the step, [parts, ...] by name. Draw from `at` with a stream
         number of your own. The name `ahead`, int64 [parts, n], is for the rows that look ahead for
-        q_continue, if only one in `rows_per_target` does.
+        q_continue, if only one in `rows_per_target` does; `skipped`, float32 [parts, rows] in
+        [0, 1), for the share of its ACT steps that a row with a new example begins after.
         """
         return {}
 
@@ -107,12 +108,13 @@ class Technique(Schema):
         self,
         inner: "Recurrence",
         new: "Tensor",
+        steps: "Tensor",
         latents: "Latents",
         examples: "Examples",
         drawn: "Drawn",
     ) -> "Latents":
         """Return the latents [B, T, D] at the beginning of a step. `new`, bool [B], marks rows that
-        have just taken their example.
+        have just taken their example; `steps`, int32 [B], counts the row's ACT steps with this one.
 
         In evaluations and exported models `drawn` is {} and the examples may lack labels. Return
         the latents unchanged then.
@@ -123,10 +125,10 @@ class Technique(Schema):
         """Return the new value of a latent whose update gave `after`, all [B, T, D]."""
         return after
 
-    def aimed(self, targets: "Targets", outputs: "Outputs", updates: "Tensor") -> "Targets":
-        """Return the targets of the losses, for these outputs of the heads. `updates`, int32 [B],
-        are those that each row has had. Called only in training. Only one technique may override
-        it.
+    def aimed(self, targets: "Targets", outputs: "Outputs", steps: "Tensor") -> "Targets":
+        """Return the targets of the losses, for these outputs of the heads. `steps`, int32 [B], are
+        the ACT steps that each row has taken. Called only in training. Only one technique may
+        override it.
         """
         raise NotImplementedError
 

@@ -36,7 +36,7 @@ _FACT = r"(\w+)=([\d.]+)"
 # Shaped like the fields of mazes, for heads that need them.
 FIELDS = {
     "actions": LabelField(num_classes=5),
-    "arrivals": LabelField(num_classes=256),
+    "arrivals": LabelField(num_classes=256, channels=2),
     "closer": LabelField(num_classes=16),
     "pixels": LabelField(num_classes=256, channels=3),
 }

@@ -321,7 +321,7 @@ class LatticeACT(ACT):
                 `tokens`, int32 [B, S] and [B, V], the new view of a row: cells[i] is the old
                 position of cell i, tokens[t] is the new token for t.
         """
-        steps, examples = self._take_examples(carry, offered)
+        steps, examples = self._take_examples(carry, offered, drawn or {})
         latents, examples = self.inner.begin(carry.halted, carry.inner, examples, drawn)
         latents, answer = self.inner(latents, examples)
         with torch.no_grad():

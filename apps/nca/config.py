@@ -1,6 +1,8 @@
 """Settings of TRM with one latent as a neural cellular automaton."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from models.config import ARCHITECTURES, RecurrenceConfig
 from runtime.registry import imported
@@ -40,12 +42,21 @@ class NCAConfig(RecurrenceConfig):
     """must be none: there are no positions"""
     puzzle_emb_ndim: SizeOrZero = 0
     """must be 0: there is no puzzle embedding"""
+    keeps: Literal["states", "answers"] = "states"
+    """what a cell keeps from step to step: its state, or only the classes that its heads chose"""
     no_ACT_continue: StrictBool = True
     """false: learn q_continue and halt as HRM does"""
 
     @property
     def local_updates(self) -> int:
-        return self.H_cycles * self.L_cycles
+        return self.H_cycles * self.L_cycles if self.keeps == "answers" else 0
+
+    @model_validator(mode="after")
+    def _starts_are_used(self) -> Self:
+        unused = sorted({"anchors", "random_starts"} & self.techniques.active.keys())
+        if self.keeps == "answers" and unused:
+            raise ValueError(f"keeps=answers leaves no states to start at: no {unused[0]}")
+        return self
 
 
 ARCHITECTURES.add("nca", NCAConfig, imported("apps.nca.model", "NCAInner"))

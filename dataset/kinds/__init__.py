@@ -115,7 +115,7 @@ def _run_builder(config: FlagsConfig, folder: Path) -> None:
     sys.stdout.write(make([*shlex.split(config.flags), "--output-dir", str(folder)]))
 
 
-for _name in ("sudoku", "maze", "arc", "puzzle"):
+for _name in ("sudoku", "maze", "arc", "puzzle", "pencil_puzzle_bench"):
     BUILDERS.add(_name, FlagsConfig, lambda: _run_builder)
 
 FIELDS_WRITTEN_BY = {

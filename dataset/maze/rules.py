@@ -126,16 +126,17 @@ def closer_neighbours(moves: np.ndarray) -> np.ndarray:
 
 
 def arrivals(moves: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the pairs of updates before the labels of a cell can be known, that is its token and
-    its closer neighbours, uint8 [N, cells]; 255 stands for all larger numbers.
+    """Return the pairs of updates before a cell's token and its closer neighbours can be known,
+    uint8 [N, cells, 2]; 255 stands for all larger numbers.
 
-    A wave from G passes one cell an update; when it has reached S, another walks along the path.
-    Walls and cells that cannot reach G have 0. `moves` are those of `moves_to_goal`, `labels` the
-    answers of the same mazes, [N, cells].
+    A wave from G passes one cell an update and shows the closer neighbours; when it has reached S,
+    another walks along the path and marks it. Walls and cells that cannot reach G have 0. `moves`
+    are those of `moves_to_goal`, `labels` the answers of the same mazes, [N, cells].
     """
     moves = moves.reshape(labels.shape)
     whole = moves[labels == START][:, None]
-    updates = np.where(labels == PATH, 2 * whole - moves, np.where(moves < _FAR, moves, 0))
+    known = np.where(moves < _FAR, moves, 0)
+    updates = np.stack([np.where(labels == PATH, 2 * whole - moves, known), known], axis=-1)
     return np.minimum(-(-updates // 2), 255).astype(np.uint8)
 
 

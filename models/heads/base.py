@@ -55,7 +55,6 @@ class Targets(NamedTuple):
     labelled: Tensor  # bool [B, S], cells that have a label
     right: Tensor  # bool [B, S], labelled cells with the label as likeliest token
     whole_right: Tensor  # bool [B], every labelled cell is right
-    counted: Tensor | None = None  # bool [B, S], cells that count in losses of tokens and fields
 
     @staticmethod
     def of(examples: Examples, logits: Tensor) -> "Targets":
@@ -152,10 +151,6 @@ class TokenHead(Head):
     def measure(self, outputs: Outputs, targets: Targets) -> Measured:
         divisor = targets.labelled.sum(-1).clamp_min(1)
         cells = self.loss(outputs["logits"], targets.examples["labels"], self.log_probs)
-        if targets.counted is not None:
-            # Cells that keep their token always count: nothing is drawn before it can be known.
-            kept = targets.examples["labels"] == targets.examples["inputs"]
-            cells = torch.where(targets.counted | kept, cells, 0.0)
         losses = {"lm": (cells / divisor.unsqueeze(-1)).sum(-1)}
         losses |= {name: outputs[name] for name in self.loss_names if name in outputs}
         accuracy = targets.right.sum(-1) / divisor

@@ -28,11 +28,9 @@ class FieldHead(AuxiliaryHead):
 
     def compare(self, logits: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
         classes = targets.examples[self.field].long()
-        known = counted = classes >= 0
-        if targets.counted is not None:
-            counted = known & targets.counted.view(*known.shape[:2], *[1] * (known.ndim - 2))
+        known = classes >= 0
         safe = torch.where(known, classes, 0)
         picked = logits.log_softmax(-1).gather(-1, safe.unsqueeze(-1)).squeeze(-1)
         with torch.no_grad():
             accuracy = mean_where((logits.argmax(-1) == classes).flatten(1), known.flatten(1))
-        return -mean_where(picked.flatten(1), counted.flatten(1)), {"accuracy": accuracy}
+        return -mean_where(picked.flatten(1), known.flatten(1)), {"accuracy": accuracy}

@@ -62,6 +62,7 @@ class Anchors(Technique):
         self,
         inner: "Recurrence",
         new: "Tensor",
+        steps: "Tensor",
         latents: "Latents",
         examples: "Examples",
         drawn: "Drawn",

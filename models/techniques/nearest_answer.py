@@ -23,7 +23,7 @@ class NearestAnswer(Technique):
     def reads_field(self) -> str:
         return self.field
 
-    def aimed(self, targets: "Targets", outputs: "Outputs", updates: "Tensor") -> "Targets":
+    def aimed(self, targets: "Targets", outputs: "Outputs", steps: "Tensor") -> "Targets":
         logits = outputs["logits"]
         answers = targets.examples[self.field]  # [B, S, answers]
         likely = logits.detach().float().log_softmax(-1).gather(-1, answers.long()).sum(1)

@@ -165,7 +165,7 @@ def test_an_anchored_puzzle_starts_at_its_solution() -> None:
     cells = torch.arange(16, dtype=torch.int32).expand(3, -1)
     new = torch.tensor([True, True, False])
     drawn = {"anchors": cells}
-    start = Anchors().begun(inner, new, inner.empty_carry(3), examples, drawn)["z_H"]
+    start = Anchors().begun(inner, new, new.int(), inner.empty_carry(3), examples, drawn)["z_H"]
     solved = inner.embed_puzzle(examples["labels"], examples["puzzle_identifiers"]).view_as(start)
     assert torch.equal(start[:2], solved[:2])
     assert not start[2].any()

@@ -54,3 +54,35 @@ def test_settings_without_a_meaning_are_refused() -> None:
         NCAConfig(**SMALL, mlp_t=True)
     with pytest.raises(ValidationError, match="puzzle_emb_ndim=8 has no meaning with name=nca"):
         NCAConfig(**SMALL, puzzle_emb_ndim=8)
+
+
+def test_answers_are_all_that_cells_keep_between_steps() -> None:
+    facts = DataFacts(6, 9, 1, fields={"closer": (16, 0)}, kind="maze")
+    settings = SMALL | {"keeps": "answers", "heads": {"action": {"field": "closer"}}}
+    model = shaken(NCAConfig(**settings), facts).eval()
+    cells = torch.randint(1, 6, (2, 9), generator=torch.Generator().manual_seed(1)).int()
+    examples = {"inputs": cells, "labels": cells, "closer": cells}
+    examples["puzzle_identifiers"] = torch.zeros(2).int()
+    inner = model.model.inner
+    first = model(model.initial_carry(examples), examples)
+    answers = {"labels": first.outputs["logits"], "closer": first.outputs["action_logits"]}
+    chosen = {name: value.argmax(-1) for name, value in answers.items()}
+    held = inner.holding(first.carry.inner, examples | chosen)["z_kept"]
+    torch.testing.assert_close(first.carry.inner["z_kept"], held)
+    second = model(first.carry, examples).outputs["logits"]
+    first.carry.inner["z_L"] += 1.0
+    torch.testing.assert_close(model(first.carry, examples).outputs["logits"], second)
+    first.carry.inner["z_kept"] += 1.0
+    assert not torch.equal(model(first.carry, examples).outputs["logits"], second)
+
+
+def test_an_unchanged_cell_without_an_answer_is_kept_as_the_start() -> None:
+    facts = DataFacts(6, 9, 1, fields={"closer": (16, 0)}, kind="maze")
+    settings = SMALL | {"keeps": "answers", "heads": {"action": {"field": "closer"}}}
+    inner = shaken(NCAConfig(**settings), facts).model.inner
+    cells = torch.tensor([[1, 2, 3]])
+    answered = {"inputs": cells, "labels": torch.tensor([[1, 5, 3]])}
+    codes = inner.holding({}, answered | {"closer": torch.tensor([[0, 0, 4]])})["z_kept"][0]
+    assert codes.any(-1).tolist() == [False, True, True]
+    start = inner.reset_carry(torch.ones(1).bool(), {"z_kept": codes[None]})["z_kept"][0]
+    assert not start.any()

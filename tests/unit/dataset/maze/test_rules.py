@@ -189,12 +189,14 @@ def test_closer_neighbours_are_those_one_move_nearer_to_the_goal() -> None:
     ]
 
 
-def test_a_label_can_be_known_when_both_waves_have_passed() -> None:
+def test_tokens_and_closer_neighbours_can_be_known_when_their_waves_have_passed() -> None:
     questions = tokens("S  /   /  G", "G #/ ##/# S")
     moves = rules.moves_to_goal(questions)
     found = rules.arrivals(moves[:1], solve(questions[:1])[0])
     # Moves to G: 4 3 2, 3 2 1, 2 1 0; the path goes down first. In pairs, rounded up.
     assert found.dtype == np.uint8
-    assert found.reshape(3, 3).tolist() == [[2, 2, 1], [3, 1, 1], [3, 4, 0]]
+    assert found[..., 0].reshape(3, 3).tolist() == [[2, 2, 1], [3, 1, 1], [3, 4, 0]]
+    assert found[..., 1].reshape(3, 3).tolist() == [[2, 2, 1], [2, 1, 1], [1, 1, 0]]
     lost = rules.arrivals(moves[1:], questions[1:])
-    assert lost.reshape(3, 3).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
+    for times in (0, 1):
+        assert lost[..., times].reshape(3, 3).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]

@@ -71,7 +71,7 @@ def test_an_anchored_answer_is_the_embedded_solution(settings: dict[str, Any]) -
     sources = torch.tensor([[3, 3, 0, 3, 1], [0, 1, 2, 3, 4], [-1] * S], dtype=torch.int32)
     before = latents(inner)
     new, drawn = torch.tensor([True, True, True]), {"anchors": sources}
-    after = Anchors().begun(inner, new, before, examples, drawn)
+    after = Anchors().begun(inner, new, new.int(), before, examples, drawn)
     solutions = []
     for row in (0, 1):
         cells = [examples[name][row].tolist() for name in ("inputs", "labels")]
