@@ -23,7 +23,7 @@ REHEARSED_RUN = $(TRAIN) experiment=hrm_sudoku_extreme_1k_laptop checkpoint_path
 	arch.num_heads=2 evaluators=[]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-extreme demo-arc pictures notebook test test-slow chaos chaos-quick check check-style check-types check-shell check-forms wheel release format docs config bench weight gpu gpu-tests gpu-compiled gpu-eager gpu-train gpu-rehearsal clean
+.PHONY: help setup demo demo-extreme demo-arc demo-maze pictures notebook test test-slow chaos chaos-quick check check-style check-types check-shell check-forms wheel release format docs config bench weight gpu gpu-tests gpu-compiled gpu-eager gpu-train gpu-rehearsal clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ demo-extreme: $(READY) ## Train a model that strikes candidates, and solve hard 
 
 demo-arc: $(READY) ## Train on ten ARC tasks and score the votes over their augmentations, then learn a new one: about 5 minutes on 2 cores
 	@sh scripts/demo_arc.sh $(PY)
+
+demo-maze: $(READY) ## Train a cellular automaton on mazes of 15 x 15, and draw its waves: about 7 minutes on one core
+	@sh scripts/demo_maze.sh $(PY)
 
 zoo-%: $(READY) ## Make a model of the zoo again, by its recipe in zoo/recipes.yaml, for example: make zoo-sudoku-4x4
 	$(PY) -m scripts.make_zoo $*

@@ -21,13 +21,15 @@ _BATCH_SIZE = 64
 
 class StepAnswers(NamedTuple):
     """The answers to N puzzles after an ACT step of a chain: tokens uint8 [N, S], the probability
-    of each token, float32 [N, S], and q_halt, float32 [N].
+    of each token, float32 [N, S], cells that a wave has reached, bool [N, S], and q_halt, float32
+    [N].
     """
 
     chain: int
     step: int
     tokens: np.ndarray
     certainty: np.ndarray
+    reached: np.ndarray
     q_halt: np.ndarray
 
 
@@ -49,6 +51,7 @@ class Reasoning:
         num_chains: number of chains that were run.
         num_agreeing: number of chains with the same answer.
         certainty: float32 [steps, size, size], the probability of each cell's token.
+        reached: bool [steps, size, size], cells that a wave has reached (`Recurrence.reached`).
     """
 
     puzzle: Puzzle
@@ -60,6 +63,7 @@ class Reasoning:
     num_chains: int = 1
     num_agreeing: int = 1
     certainty: np.ndarray | None = None
+    reached: np.ndarray | None = None
 
     @property
     def question(self) -> np.ndarray:
@@ -175,11 +179,14 @@ def _read(model: ACTLossHead, steps: Iterable[Step], seen: Seen) -> Iterator[dic
         of_step = {name: value.cpu().numpy() for name, value in one.items()}
         of_step["tokens"] = seen.tokens(best.squeeze(-1).cpu().numpy().astype(np.uint8))
         of_step["certainty"] = seen.values(certainty.squeeze(-1).float().cpu().numpy())
+        of_step["reached"] = seen.values(act.inner.reached(given).cpu().numpy())
         yield of_step
 
 
 def _answers(chain: int, step: int, read: dict[str, np.ndarray]) -> StepAnswers:
-    return StepAnswers(chain, step, read["tokens"], read["certainty"], read["q_halt"])
+    return StepAnswers(
+        chain, step, read["tokens"], read["certainty"], read["reached"], read["q_halt"]
+    )
 
 
 def _chosen(
@@ -215,4 +222,5 @@ def _chosen(
             num_chains=len(halts),
             num_agreeing=int(agreeing[row]),
             certainty=own["certainty"].reshape(-1, *puzzle.question.shape),
+            reached=own["reached"].reshape(-1, *puzzle.question.shape),
         )

@@ -210,6 +210,12 @@ class Recurrence(nn.Module):
         """
         raise NotImplementedError
 
+    def reached(self, outputs: Outputs) -> Tensor:
+        """Return bool [B, S], the cells that a wave of answers to other heads than that of tokens
+        has reached; only of models with `arch.local_updates`.
+        """
+        return torch.zeros_like(outputs["logits"][..., 0], dtype=torch.bool)
+
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
         """Run one ACT step. Return the latents, detached, and the answer with gradients."""
         injected = self.embed_puzzle(examples["inputs"], examples["puzzle_identifiers"])

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.config import DataFacts
-from models.heads.base import Examples
+from models.heads.base import Examples, Outputs
 from models.heads.field import FieldHead
 from models.layers import CastedLinear, add_rms_norm
 from models.recurrence import Block, Latents, Rotary
@@ -72,7 +72,7 @@ class NCAInner(TRMSingleInner):
         super().__init__(config, facts)
         D = config.hidden_size
         self.gate = CastedLinear(D, D, bias=True)
-        self.keeps_answers = config.keeps == "answers"
+        self.keeps_answers, self.kept_heads = config.keeps == "answers", list[FieldHead]()
         if self.keeps_answers:
             self.latents = (*self.latents, "z_kept")
             self.register_buffer("kept_init", torch.zeros(D, dtype=self.dtype))
@@ -89,6 +89,12 @@ class NCAInner(TRMSingleInner):
         D = self.hidden_size
         codes = math.sqrt(0.5) * (torch.randn(D) + torch.randn(classes, D))
         return torch.cat((torch.zeros(1, D), codes[1:])).to(self.dtype)
+
+    def reached(self, outputs: Outputs) -> Tensor:
+        reached = super().reached(outputs)
+        for head in self.kept_heads:
+            reached |= outputs[f"{head.name}_logits"].argmax(-1) > 0
+        return reached
 
     def holding(self, latents: Latents, examples: Examples) -> Latents:
         """Return the latents with z_kept as the codes of labels and fields. A token that equals the

@@ -29,6 +29,7 @@ class Board:
         changed: cells that the last step changed, bool [size, size]; None: not known.
         candidates: the tokens that each cell may still hold, bool [cells, V]; None: not known.
         guessed: index of the guessed cell, counted row by row; -1: none.
+        reached: cells that a wave has reached, bool [size, size]; None: not known.
         marks: whether wrong cells are marked; False for an unanswered puzzle.
     """
 
@@ -38,6 +39,7 @@ class Board:
     changed: np.ndarray | None = None
     candidates: np.ndarray | None = None
     guessed: int = -1
+    reached: np.ndarray | None = None
     marks: bool = True
 
     @property
@@ -90,8 +92,8 @@ class Panel(NamedTuple):
     Attributes:
         shares: strength of each cell's colour, 0 to 1.
         marked: wrong cells.
-        given, changed, guessed: cells that the puzzle gives, that the last step changed, that a
-            search guessed.
+        given, changed, guessed, reached: cells that the puzzle gives, that the last step changed,
+            that a search guessed, that a wave has reached.
         candidates: bool [h, w, V]; None: not known.
     """
 
@@ -102,12 +104,15 @@ class Panel(NamedTuple):
     given: np.ndarray
     changed: np.ndarray
     guessed: np.ndarray
+    reached: np.ndarray
     candidates: np.ndarray | None = None
 
 
 def panel_of(tokens: np.ndarray, title: str = "", **cells: np.ndarray | None) -> Panel:
     """Return a panel; `cells` are fields of Panel, and those that are None get defaults."""
-    flags = dict.fromkeys(("marked", "given", "changed", "guessed"), np.zeros(tokens.shape, bool))
+    flags = dict.fromkeys(
+        ("marked", "given", "changed", "guessed", "reached"), np.zeros(tokens.shape, bool)
+    )
     known = {name: value for name, value in cells.items() if value is not None}
     return Panel(title, tokens, **{"shares": np.ones(tokens.shape), **flags, **known})
 
@@ -133,6 +138,7 @@ def panels_of(board: Board) -> list[Panel]:
         board.answer,
         marked=board.wrong,
         changed=board.changed,
+        reached=board.reached,
         shares=None if certainty is None else 0.3 + 0.7 * certainty.astype(np.float64),
         guessed=np.arange(given.size).reshape(shape) == board.guessed,
         candidates=None if left is None else left.reshape(*shape, -1),
@@ -253,6 +259,8 @@ def _fill(look: BoardLook, panel: Panel, at: tuple[int, ...]) -> str:
         return NEW_FILL if panel.changed[at] else GIVEN_FILL if panel.given[at] else PAPER
     if look.cells == "filled" and one.drawn:
         return mixed(NEW if panel.changed[at] else one.fill, PAPER, float(panel.shares[at]))
+    if panel.reached[at] and panel.tokens[at] == look.open:
+        return NEW_FILL
     return one.fill or FAINT
 
 

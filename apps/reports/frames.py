@@ -57,8 +57,10 @@ def frames_of_steps(reasoning: Reasoning) -> list[Frame]:
     """Return a frame of the puzzle, then one for each ACT step."""
     frames = [frame_of_puzzle(reasoning.puzzle, len(reasoning.answers))]
     for step, (answer, q) in enumerate(zip(reasoning.answers, reasoning.q_halt, strict=True)):
-        certainty = None if reasoning.certainty is None else reasoning.certainty[step]
-        frames.append(frame_of_step(frames[-1], step + 1, answer, certainty, float(q)))
+        cells = (reasoning.certainty, reasoning.reached)
+        certainty, reached = (None if one is None else one[step] for one in cells)
+        frame = frame_of_step(frames[-1], step + 1, answer, certainty, float(q), reached)
+        frames.append(frame)
     return frames
 
 
@@ -74,17 +76,24 @@ def frame_of_answers(before: Frame, one: StepAnswers, *, halts: bool) -> Frame:
     answer = before.board.puzzle.kind.to_grid(one.tokens[0])
     certainty = one.certainty[0].reshape(answer.shape)
     q = float(one.q_halt[0]) if halts else np.nan
-    return frame_of_step(before, one.step, answer, certainty, q)
+    reached = one.reached[0].reshape(answer.shape)
+    return frame_of_step(before, one.step, answer, certainty, q, reached)
 
 
 def frame_of_step(
-    before: Frame, step: int, answer: np.ndarray, certainty: np.ndarray | None, q: float
+    before: Frame,
+    step: int,
+    answer: np.ndarray,
+    certainty: np.ndarray | None,
+    q: float,
+    reached: np.ndarray | None = None,
 ) -> Frame:
     """Return the frame of ACT step `step`, from 1; `before` is the one before it. `q` is Q after
     the step, NaN without Q.
     """
     puzzle, num_steps = before.board.puzzle, before.num_steps
     board = board_of_step(puzzle, before.board.answer, answer, certainty)
+    board = replace(board, reached=reached)
     changed = 0 if board.changed is None else int(board.changed.sum())
     verdict = puzzle.kind.judge(puzzle.question, answer, puzzle.target).words
     words, all_q = [f"{many(changed, 'cell')} changed", verdict], before.q

@@ -18,8 +18,11 @@ _CHOSEN = {
     ("sudoku", 6): "sudoku-6x6",
     ("sudoku", 9): "sudoku-search",
     ("arc", 30): "arc-demo",
+    ("maze", None): "maze",
+    ("latin_square", 8): "latin-square",
+    ("queens", 8): "queens",
 }
-"""The model for puzzles of a kind and size, if the user names none."""
+"""The model for puzzles of a kind and size, None for all sizes, if the user names none."""
 
 
 class Address(NamedTuple):
@@ -58,7 +61,7 @@ def address_for(kind: Kind, size: int) -> str:
     Raises:
         ConfigError: there is none.
     """
-    name = _CHOSEN.get((kind.key, size))
+    name = _CHOSEN.get((kind.key, size)) or _CHOSEN.get((kind.key, None))
     if name not in names():
         what = f"{kind.name} puzzles of {size} x {size} cells"
         raise ConfigError(f"the zoo has no model for {what}: set checkpoint= to a run's folder")

@@ -22,7 +22,7 @@ from dataset.command_line import Parser, run_tool
 from dataset.format.schema import IDENTIFIERS_NAME
 from evaluation.headline import MEASURES, score_of
 from runtime.errors import ConfigError
-from runtime.schema import Schema, StrictBool
+from runtime.schema import Schema, Size, StrictBool
 from training.checkpoint import store
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config
@@ -37,6 +37,7 @@ class Recipe(Schema):
     measure: list[str]
     generated: str | None = None
     float16: StrictBool = False
+    steps: Size | None = None
     limits: str
 
 
@@ -110,6 +111,8 @@ def write_model(trained: TrainedModel, recipe: Recipe, folder: Path) -> None:
         tensors = {n: t.half() if t.dtype == torch.float32 else t for n, t in tensors.items()}
     write_tensors(tensors, folder / store.MODEL)
     state = shared_state(trained).model_dump(exclude_none=True)
+    if recipe.steps is not None:
+        state["arch"]["halt_max_steps"] = recipe.steps
     text = yaml.safe_dump(state, sort_keys=False, width=100)
     (folder / store.SHARED_STATE).write_text(
         f"# The state of the run that made this model.\n{text}"
