@@ -47,6 +47,7 @@ for _name in (
     "arc",
     "latin_square",
     "futoshiki",
+    "kenken",
     "queens",
     "light_up",
     "colouring",

@@ -19,17 +19,17 @@ def digit_tokens(size: int) -> list[TokenLook]:
     ]
 
 
-def line_rules(size: int, num_tokens: int, step: int = 1) -> Clauses:
+def line_rules(size: int, num_tokens: int, step: int = 1, first: int = 0) -> Clauses:
     """Return the rules that each digit is once in each row and column, of the size x size cells in
-    every `step`th row and column.
+    every `step`th row and column from `first` on. As many rows are after the last one.
     """
-    return _line_rules(size, num_tokens, step).copy()
+    return _line_rules(size, num_tokens, step, first).copy()
 
 
 @cache
-def _line_rules(size: int, num_tokens: int, step: int) -> Clauses:
-    rows = step * (size - 1) + 1
-    cells = np.arange(rows**2).reshape(rows, rows)[::step, ::step]
+def _line_rules(size: int, num_tokens: int, step: int, first: int) -> Clauses:
+    rows = step * (size - 1) + 1 + 2 * first
+    cells = np.arange(rows**2).reshape(rows, rows)[first::step, first::step]
     rules, tokens = Clauses(num_tokens), range(OPEN + 1, OPEN + 1 + size)
     for cell in cells.flat:
         rules.choose(cell, tokens)

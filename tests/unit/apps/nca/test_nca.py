@@ -69,6 +69,7 @@ def test_answers_are_all_that_cells_keep_between_steps() -> None:
     chosen = {name: value.argmax(-1) for name, value in answers.items()}
     held = inner.holding(first.carry.inner, examples | chosen)["z_kept"]
     torch.testing.assert_close(first.carry.inner["z_kept"], held)
+    assert inner.reached(first.outputs).tolist() == (chosen["closer"] > 0).tolist()
     second = model(first.carry, examples).outputs["logits"]
     first.carry.inner["z_L"] += 1.0
     torch.testing.assert_close(model(first.carry, examples).outputs["logits"], second)
