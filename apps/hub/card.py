@@ -20,7 +20,7 @@ _MAX_JSON = 64 * 2**20
 _Result = tuple[str, str, str, Score]
 _TAGS = ("recursive-reasoning", "hrm", "trm", "puzzles")
 _LIMITS = """\
-- It only answers puzzles of the kind and size that it was trained on.
+- It only answers puzzles of the kind that it was trained on, most architectures only of that size.
 - Its scores hold for the puzzles named above. Harder puzzles, or puzzles made in another way, may
   give other scores.
 - It does not know the rules: an answer can be wrong even if the model is sure.

@@ -112,7 +112,7 @@ def write_model(trained: TrainedModel, recipe: Recipe, folder: Path) -> None:
     write_tensors(tensors, folder / store.MODEL)
     state = shared_state(trained).model_dump(exclude_none=True)
     if recipe.steps is not None:
-        state["arch"]["halt_max_steps"] = recipe.steps
+        state["config"]["arch"]["halt_max_steps"] = recipe.steps
     text = yaml.safe_dump(state, sort_keys=False, width=100)
     (folder / store.SHARED_STATE).write_text(
         f"# The state of the run that made this model.\n{text}"
