@@ -1,5 +1,5 @@
 """Hints: training shows cells what they should hold at each ACT step, not only at the end, as CLRS
-does for classical algorithms (arXiv:2105.15013). What a cell kept from the step before is replaced
+does for classical algorithms (arXiv:2205.15659). What a cell kept from the step before is replaced
 by what it should have kept, so each step is learned alone, at any depth of the recursion.
 
 The data say when the token and a field of each cell can be known: in a maze when the waves from the
