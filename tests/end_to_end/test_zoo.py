@@ -64,7 +64,8 @@ def test_a_puzzle_without_one_solution_is_said_to_be_so_before_a_search(
     assert len(said) == (puzzle == 81 * ".")
 
 
-def test_what_the_zoo_has_no_model_for(tmp_path: Path) -> None:
+def test_what_the_zoo_has_no_model_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(zoo._CHOSEN, ("maze", None))
     with pytest.raises(ConfigError, match="no model for maze puzzles of 4 x 4 cells"):
         solving.main(["puzzle='S..##..##..##..G'"])
     with pytest.raises(ConfigError, match="a model of the zoo names no data set"):
