@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.command_line import Parser, flag, given_flags, integer, run_tool
+from dataset.command_line import Parser, command_of, flag, integer, run_tool
 from dataset.format.files import file_sha256, write_json
 from dataset.format.schema import BLANK_NAME, IDENTIFIERS_NAME
 from dataset.format.writing import atomic_build, write_manifest, write_puzzles
@@ -77,9 +77,8 @@ def make(arguments: Sequence[str] | None) -> str:
             kind=options.kind,
         )
         write_json(directory / IDENTIFIERS_NAME, [BLANK_NAME])
-        flags = [f"{flag}={value}" for flag, value in given_flags(options).items()]
         counts = {"test": {"puzzles": len(questions), "in_benchmark": len(links)}}
-        command = [parser.prog, *flags]
+        command = command_of(parser.prog, options)
         write_manifest(directory, command=command, seed=0, sources=sources, counts=counts)
     of_benchmark = f"of the benchmark's {len(links)} {kind.name} puzzles"
     return f"{options.output_dir}: {many(len(questions), 'test puzzle')} {of_benchmark} written\n"

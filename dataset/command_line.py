@@ -73,6 +73,12 @@ def given_flags(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def command_of(program: str, options: argparse.Namespace) -> list[str]:
+    """Return the command for a manifest: the program and the flags that affect the bytes."""
+    flags = given_flags(options).items()
+    return [program, *(name if value is True else f"{name}={value}" for name, value in flags)]
+
+
 def run_tool(work: Callable[[], str]) -> int:
     """Do a tool's work and return its exit code; print its summary, or one error line on stderr."""
     guard_output()

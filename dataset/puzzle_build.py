@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dataset import sources
-from dataset.command_line import SEED, Flags, Parser, flag, given_flags, integer, run_tool
+from dataset.command_line import SEED, Flags, Parser, command_of, flag, integer, run_tool
 from dataset.format.files import file_sha256, write_json
 from dataset.format.schema import BLANK_NAME, IDENTIFIERS_NAME
 from dataset.format.writing import Fields, atomic_build, write_manifest, write_puzzles
@@ -184,10 +184,8 @@ class PuzzleBuild(ABC):
         }
 
     def command(self) -> list[str]:
-        """Return the command for the manifest: the program and the flags that affect the bytes."""
-        flags = given_flags(self.options).items()
-        texts = [name if value is True else f"{name}={value}" for name, value in flags]
-        return [self.program, *texts]
+        """Return the command for the manifest."""
+        return command_of(self.program, self.options)
 
     def build(self) -> str:
         """Build the data set in `options.output_dir`; return a summary line.

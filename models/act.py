@@ -183,8 +183,7 @@ class ACT(nn.Module):
         """Return the slots' step counts, this step included, and their old or new examples."""
         new, kept = carry.halted, carry.examples
         examples = {name: choose_rows(new, offered[name], kept[name]) for name in kept}
-        skips = "skipped" in drawn
-        begins = (drawn["skipped"] * self.halt_max_steps).int() if skips else 0
+        begins = (drawn["skipped"] * self.halt_max_steps).int() if "skipped" in drawn else 0
         return torch.where(new, begins, carry.steps) + 1, examples
 
     def judge(self, heads: Iterable[Head], carry: ACTCarry, outputs: Outputs) -> Judged:

@@ -211,8 +211,8 @@ class Recurrence(nn.Module):
         raise NotImplementedError
 
     def reached(self, outputs: Outputs) -> Tensor:
-        """Return bool [B, S], the cells that a wave of answers to other heads than that of tokens
-        has reached; only of models with `arch.local_updates`.
+        """Return bool [B, S], the cells where a head other than that of tokens has an answer, if
+        answers spread as waves (`arch.local_updates`); else none.
         """
         return torch.zeros_like(outputs["logits"][..., 0], dtype=torch.bool)
 

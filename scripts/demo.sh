@@ -6,12 +6,7 @@ python="$1"
 experiment="$2"
 . scripts/demo_common.sh
 
-echo "1. Building $data"
-build "data.path=$data"
-echo
-echo "2. Training (a stopped run resumes)"
-"$python" pretrain.py "experiment=$experiment"
-echo
+build_and_train
 echo "3. Solving two unseen puzzles, with 16 ACT steps"
 "$python" scripts/solve.py "checkpoint=$run" "data_path=$data" count=2 steps=16
 echo

@@ -15,3 +15,13 @@ name="$(setting data.name)"
 
 # Build the experiment's data set, with changed settings as arguments.
 build() { "$python" scripts/build_dataset.py "data=$name" "$@"; }
+
+# Build the data set and train on it: parts 1 and 2 of a demo.
+build_and_train() {
+    echo "1. Building $data"
+    build "data.path=$data"
+    echo
+    echo "2. Training (a stopped run resumes)"
+    "$python" pretrain.py "experiment=$experiment"
+    echo
+}

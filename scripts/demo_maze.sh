@@ -6,12 +6,7 @@ python="$1"
 experiment=nca_maze_small
 . scripts/demo_common.sh
 
-echo "1. Building $data"
-build "data.path=$data"
-echo
-echo "2. Training (a stopped run resumes)"
-"$python" pretrain.py "experiment=$experiment"
-echo
+build_and_train
 echo "3. Evaluating on 300 unseen mazes"
 "$python" evaluate.py "checkpoint=$run" "data_path=$data"
 echo

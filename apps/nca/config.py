@@ -43,7 +43,7 @@ class NCAConfig(RecurrenceConfig):
     puzzle_emb_ndim: SizeOrZero = 0
     """must be 0: there is no puzzle embedding"""
     keeps: Literal["states", "answers"] = "states"
-    """what a cell keeps from step to step: its state, or only the classes that its heads chose"""
+    """what a cell takes from one ACT step to the next: its state, or only its heads' answers"""
     no_ACT_continue: StrictBool = True
     """false: learn q_continue and halt as HRM does"""
 

@@ -64,11 +64,15 @@ def asked(puzzle: Puzzle) -> Board:
 
 
 def board_of_step(
-    puzzle: Puzzle, before: np.ndarray, answer: np.ndarray, certainty: np.ndarray | None
+    puzzle: Puzzle,
+    before: np.ndarray,
+    answer: np.ndarray,
+    certainty: np.ndarray | None,
+    reached: np.ndarray | None = None,
 ) -> Board:
     """Return the board of an answer after an ACT step; `before` is the answer before it."""
     changed = puzzle.kind.changed(puzzle.question, before, answer)
-    return Board(puzzle, answer, certainty, changed)
+    return Board(puzzle, answer, certainty, changed, reached=reached)
 
 
 def board_of_candidates(

@@ -92,8 +92,7 @@ def frame_of_step(
     the step, NaN without Q.
     """
     puzzle, num_steps = before.board.puzzle, before.num_steps
-    board = board_of_step(puzzle, before.board.answer, answer, certainty)
-    board = replace(board, reached=reached)
+    board = board_of_step(puzzle, before.board.answer, answer, certainty, reached)
     changed = 0 if board.changed is None else int(board.changed.sum())
     verdict = puzzle.kind.judge(puzzle.question, answer, puzzle.target).words
     words, all_q = [f"{many(changed, 'cell')} changed", verdict], before.q

@@ -1,9 +1,9 @@
-"""Hints: training shows cells what they should hold at each ACT step, not only at the end, as CLRS
-does for classical algorithms (arXiv:2205.15659). What a cell kept from the step before is replaced
-by what it should have kept, so each step is learned alone, at any depth of the recursion.
+"""Hints: training tells each cell what to answer after every ACT step, not only after the last, as
+CLRS does for classical algorithms (arXiv:2205.15659). A step begins with the right answers of the
+step before. So the model learns each step by itself, however many there are.
 
-The data say when the token and a field of each cell can be known: in a maze when the waves from the
-goal and along the path can have come. Before, a cell should keep its token and the class 0.
+The data say when a cell's token and field can be known: in a maze, when the waves from the goal and
+along the path can have come. Before that, the right answers are its own token and the class 0.
 """
 
 from typing import TYPE_CHECKING
