@@ -10,7 +10,7 @@ has the parts shared with the maze builder.
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from dataset.puzzle_build import PuzzleBuild
 from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
 from dataset.sudoku.rules import EMPTY_CELL_HELP, EMPTY_MARKS, EMPTY_TOKEN, are_valid_solutions
 from dataset.sudoku.symmetries import augment_sudoku
+from runtime.progress import bar
 
 _DEFAULT_CLUES = {4: (5, 10), 6: (12, 20), 9: (30, 40)}
 _FEWEST_CLUES = {4: 4, 6: 8, 9: 17}  # No puzzle with fewer has one solution; 9: arXiv:1201.0749.
@@ -37,6 +38,11 @@ class SudokuBuild(PuzzleBuild):
     own_flags = {
         "--size": flag("rows of the grid", int, 9, choices=(4, 6, 9)),
         "--num-aug": flag("random images to add to each training puzzle", integer(0), 0),
+        "--variants": flag(
+            "puzzles to make from each training puzzle: about as hard, with other clues and another"
+            " solution",
+            integer(1),
+        ),
         "--min-difficulty": flag(
             "drop puzzles with a lower rating: the rating column of a file, or the backtracks of"
             " our solver for generated puzzles (20 in a published file is about 100 backtracks)",
@@ -115,6 +121,18 @@ class SudokuBuild(PuzzleBuild):
             hard = puzzles.rows(puzzles.ratings >= self.options.min_difficulty)
         counts["dropped_as_too_easy"] = len(puzzles.ratings) - len(hard.ratings)
         return hard
+
+    def enlarged(self, train: Puzzles, others: Sequence[Puzzles]) -> Puzzles:
+        if self.options.variants is None:
+            return train
+        from dataset.sudoku.generator import vary_puzzles  # It loads the compiler.
+
+        taken = {key for puzzles in (train, *others) for key in self.image_keys(puzzles)}
+        how = {"seed": self.options.seed, "size": self.size, "taken": taken}
+        total = self.options.variants * len(train.ratings)
+        made = vary_puzzles(train, self.options.variants, **how)
+        more = [*zip(*bar(made, "make variants", "puzzles", total=total), strict=True)]
+        return Puzzles(*map(np.concatenate, zip(train, more, strict=True))) if more else train
 
     def statistics(self, puzzles: Puzzles) -> dict[str, Any]:
         clues = (puzzles.questions != 0).sum(axis=1)

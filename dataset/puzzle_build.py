@@ -108,6 +108,14 @@ class PuzzleBuild(ABC):
         """Drop the puzzles excluded by the flags, and add their number to `counts`."""
         return puzzles
 
+    def enlarged(self, train: Puzzles, others: Sequence[Puzzles]) -> Puzzles:
+        """Return the training puzzles, with more if the flags ask for them.
+
+        Args:
+            others: the puzzles of the other splits, of which none may be added.
+        """
+        return train
+
     @abstractmethod
     def statistics(self, puzzles: Puzzles) -> dict[str, Any]:
         """Return the statistics of a split for the manifest, which rounds them to three digits."""
@@ -200,6 +208,8 @@ class PuzzleBuild(ABC):
         with atomic_build(self.options.output_dir) as directory:
             # Generate only after the folder proved writable, because it may take long.
             puzzles, files, counts = source or self._generate_all()
+            others = [some for split, some in puzzles.items() if split != "train"]
+            puzzles["train"] = self.enlarged(puzzles["train"], others)
             for split, chosen in puzzles.items():
                 number, views = len(chosen.ratings), self.views if split == "train" else 1
                 counts[split] |= {"puzzles": number, "examples": number * views}

@@ -25,6 +25,7 @@ class Stream(IntEnum):
     SELECTION = 5
     NEW_SELECTION = 6
     PIECES = 7
+    VARIANTS = 8
     ARC_AUGMENTATION = 16
     ARC_HASH = 17
     ARC_UNSHIFTED = 18

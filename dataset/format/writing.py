@@ -20,7 +20,7 @@ from dataset.format.schema import (
 from runtime import files
 from runtime.errors import REFUSALS, ConfigError, DatasetError
 
-_IDS: dict[str, Any] = dict.fromkeys(("pad_id", "ignore_label_id", "blank_identifier_id"), 0)
+IDS: dict[str, Any] = dict.fromkeys(("pad_id", "ignore_label_id", "blank_identifier_id"), 0)
 Fields = Mapping[str, tuple[LabelField, np.ndarray]]
 """Label fields by name: the declaration, and the values, uint8 [puzzles, seq_len, ...]."""
 _DTYPES = {"inputs": np.uint8, "labels": np.uint8, RATINGS: np.int64}
@@ -73,7 +73,7 @@ def write_puzzles(
     (num_puzzles, seq_len), further = inputs.shape, fields or {}
     starts = np.arange(num_puzzles + 1)
     metadata = PuzzleDatasetMetadata(
-        **_IDS,
+        **IDS,
         num_puzzle_identifiers=1,
         vocab_size=int(vocab_size),
         seq_len=seq_len,

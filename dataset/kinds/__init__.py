@@ -51,6 +51,7 @@ for _name in (
     "queens",
     "light_up",
     "colouring",
+    "mixed",
 ):
     KINDS.add(_name, KindConfig, imported(f"dataset.kinds.{_name}", _name.upper()))
 
@@ -116,7 +117,7 @@ def _run_builder(config: FlagsConfig, folder: Path) -> None:
     sys.stdout.write(make([*shlex.split(config.flags), "--output-dir", str(folder)]))
 
 
-for _name in ("sudoku", "maze", "arc", "puzzle", "pencil_puzzle_bench"):
+for _name in ("sudoku", "maze", "arc", "puzzle", "mixed", "pencil_puzzle_bench"):
     BUILDERS.add(_name, FlagsConfig, lambda: _run_builder)
 
 FIELDS_WRITTEN_BY = {

@@ -6,20 +6,23 @@ in one of its cells. `12x` means a product, `7+` a sum, `1-` a difference of two
 quotient, and `4=` a digit.
 """
 
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import isqrt, prod
 from typing import NamedTuple
 
 import numpy as np
 
-from dataset.dihedral import NUM_VIEWS, view_cells
-from dataset.kinds.base import BoardLook, Kind, Puzzle, TokenLook, Views
+from dataset.dihedral import view_cells
+from dataset.kinds.base import BoardLook, DihedralViews, Kind, Puzzle, TokenLook, Views
 from dataset.kinds.digits import OPEN, line_rules, repeated_in_lines
-from dataset.kinds.making import Clauses, Draws
+from dataset.kinds.making import Clauses, Draws, filled
 
 _TEXT = "\0.1234567890 +-x/=#"
 """The character of each token; digit d is the token OPEN + d."""
 NOTHING, WALL = OPEN + 11, OPEN + 17
+_MADE: dict[str, Callable[[Sequence[int]], float]] = {"+": sum, "x": prod, "=": max}
+_MADE |= {"-": lambda d: max(d) - min(d), "/": lambda d: max(d) / min(d)}
 _CORNERS = np.array([0, 2, 6, 8])
 _SIDES = ((1, (-1, 0)), (3, (0, -1)), (5, (0, 1)), (7, (1, 0)))  # place in a block, step
 
@@ -33,11 +36,8 @@ class Cage(NamedTuple):
 
     def holds(self, digits: tuple[int, ...]) -> bool:
         """Return whether these digits of its cells make its number."""
-        low, high = min(digits), max(digits)
-        if self.operation in "-/=":
-            made = {"-": high - low, "/": high / low, "=": high}[self.operation]
-            return made == self.number and len(digits) == 1 + (self.operation != "=")
-        return self.number == (sum(digits) if self.operation == "+" else prod(digits))
+        cells = {"=": 1, "-": 2, "/": 2}.get(self.operation, len(digits))
+        return len(digits) == cells and _MADE[self.operation](digits) == self.number
 
 
 class KenKenKind(Kind):
@@ -51,11 +51,8 @@ class KenKenKind(Kind):
         return 3 * size
 
     def board(self, size: int) -> BoardLook:
-        tokens = enumerate(_TEXT[1:], start=1)
-        looks = (
-            TokenLook(one, "open" * (one == OPEN) or text, text, keys=(text,))
-            for one, text in tokens
-        )
+        names = [(text.replace(".", "open"), text) for text in _TEXT[1:]]
+        looks = (TokenLook(n, *both, keys=both[1:]) for n, both in enumerate(names, start=1))
         hint = "Paste rows as text: three for each row of the square (docs/data.md)."
         return BoardLook(tuple(looks), cells="written", open=OPEN, box=(3, 3), hint=hint)
 
@@ -90,23 +87,20 @@ class KenKenKind(Kind):
         return wrong
 
     def draw(self, size: int, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
-        """Draw a Latin square and cages of one to three cells. A cell that the solution would not
-        be the only one without gets a cage of its own.
+        """Draw a Latin square and cages of one to three cells. If the cages allow other solutions,
+        some are divided into cells.
         """
-        rules = line_rules(size, len(_TEXT), step=3, first=1)
-        found = rules.drawn(draws)
+        found = line_rules(size, len(_TEXT), step=3, first=1).drawn(draws)
         digits = np.array([token - OPEN for _, token in sorted(found.items())])
         cages = _drawn_cages(size, digits, draws)
         board = _board_of(cages, size)
         shown, _ = self.rules(board).puzzle(board, found, size**2, draws)
-        alone = {*np.flatnonzero(shown[1::3, 1::3].reshape(-1) != OPEN).tolist()}
-        if alone:
-            board = _board_of(
-                [part for cage in cages for part in _split(cage, alone, size, digits)], size
-            )
-        answer = board.copy()
-        answer[1::3, 1::3] = OPEN + digits.reshape(size, size)
-        return board, answer
+        alone = shown[1::3, 1::3].reshape(-1) != OPEN
+        for cage in [cage for cage in cages if alone[cage.cells].any()]:
+            cages.remove(cage)
+            cages += [Cage([cell], "=", int(digits[cell])) for cell in cage.cells]
+        board = _board_of(cages, size)
+        return board, filled(board, found)
 
     def views(self, size: int) -> Views:
         return KenKenViews(size)
@@ -119,6 +113,7 @@ def cages_of(board: np.ndarray) -> list[Cage]:
     size = len(board) // 3
     blocks = _blocks(board)
     is_wall = blocks[:, [place for place, _ in _SIDES]] == WALL
+    texts = ["".join(row).strip() for row in np.array([*_TEXT])[blocks[:, _CORNERS]]]
     near = [_neighbours(cell, size) for cell in range(size**2)]
     cages, seen = list[Cage](), set[int]()
     for start in range(size**2):
@@ -133,9 +128,9 @@ def cages_of(board: np.ndarray) -> list[Cage]:
                 if not is_wall[cell, side] and other not in cells:
                     cells.append(int(other or 0))
         seen.update(cells)
-        clues = [clue for cell in cells if (clue := _clue(blocks[cell]))]
+        clues = [texts[cell] for cell in cells if texts[cell]]
         clue = clues[0] if len(clues) == 1 else ""
-        if not clue[:-1].isdigit() or clue[-1] not in "+-x/=" or len(cells) > 4:
+        if not clue[:-1].isdigit() or clue[-1] not in _MADE or len(cells) > 4:
             raise ValueError(f"the cage of {where}: {len(cells)} cells with the clues {clues}")
         cages.append(Cage(sorted(cells), clue[-1], int(clue[:-1])))
     return cages
@@ -153,12 +148,6 @@ def _joined(blocks: np.ndarray) -> np.ndarray:
     return blocks.reshape(size, size, 3, 3).swapaxes(1, 2).reshape(3 * size, 3 * size)
 
 
-def _clue(block: np.ndarray) -> str:
-    return "".join(
-        _TEXT[token] if 0 < token < len(_TEXT) else "?" for token in block[_CORNERS]
-    ).strip()
-
-
 def _neighbours(cell: int, size: int) -> list[int | None]:
     """Return the cells above, left, right and below; None off the square."""
     row, column = divmod(cell, size)
@@ -173,35 +162,15 @@ def _drawn_cages(size: int, digits: np.ndarray, draws: Draws) -> list[Cage]:
             continue
         cells = [start]
         for _ in range(1 + draws.below(2)):
-            free -= {*cells}
-            beside = [o for cell in cells for o in _neighbours(cell, size) if o in free]
+            beside = [o for c in cells for o in _neighbours(c, size) if o in free - {*cells}]
             cells += [beside[draws.below(len(beside))]] if beside else []
         free -= {*cells}
-        low, high = digits[cells].min(), digits[cells].max()
-        accepted = "+x" if len(cells) > 2 else "+x-" if high % low else "+x-/"
-        cages.append(_cage(cells, accepted[draws.below(len(accepted))], digits))
+        values = digits[cells].tolist()
+        pair = "+x-" if _MADE["/"](values) % 1 else "+x-/"
+        accepted = {1: "=", 2: pair, 3: "+x"}[len(cells)]
+        operation = accepted[draws.below(len(accepted))]
+        cages.append(Cage(sorted(cells), operation, int(_MADE[operation](values))))
     return cages
-
-
-def _cage(cells: list[int], operation: str, digits: np.ndarray) -> Cage:
-    values = sorted(digits[cells].tolist())
-    operation = operation if len(cells) > 1 else "="
-    made = {"+": sum(values), "x": prod(values), "-": values[-1] - values[0]}
-    made |= {"/": values[-1] // values[0], "=": values[0]}
-    return Cage(sorted(cells), operation, made[operation])
-
-
-def _split(cage: Cage, alone: set[int], size: int, digits: np.ndarray) -> list[Cage]:
-    """Return the cage without the cells `alone`, in connected parts, and a cage for each of them.
-    Known together, the numbers of the parts tell as much as the old one, or more.
-    """
-    parts = [[cell] for cell in cage.cells if cell in alone]
-    left = [cell for cell in cage.cells if cell not in alone]
-    if len(left) == 2 and left[1] not in _neighbours(left[0], size):
-        parts += [[cell] for cell in left]
-    elif left:
-        parts.append(left)
-    return [_cage(cells, cage.operation, digits) for cells in parts]
 
 
 def _board_of(cages: list[Cage], size: int) -> np.ndarray:
@@ -218,19 +187,14 @@ def _board_of(cages: list[Cage], size: int) -> np.ndarray:
     return _joined(blocks)
 
 
-class KenKenViews(Views):
+class KenKenViews(DihedralViews):
     """The eight ways to turn or mirror the square; clues stay as they are read."""
-
-    number = NUM_VIEWS
 
     def __init__(self, rows: int) -> None:
         cells, inside = _blocks(np.arange(rows**2).reshape(rows, rows)), view_cells(3).copy()
         inside[:, _CORNERS] = _CORNERS
         turns = zip(view_cells(rows // 3), inside, strict=True)
         self._cells = np.stack([_joined(cells[turn][:, into]).reshape(-1) for turn, into in turns])
-
-    def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        return self._cells[views], None
 
 
 KENKEN = KenKenKind()

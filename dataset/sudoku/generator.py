@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from dataset.sources import GeneratedPuzzle
-from dataset.sudoku.kernels import draw_puzzle, solution_key
+from dataset.sources import GeneratedPuzzle, Puzzles
+from dataset.sudoku.kernels import draw_puzzle, solution_key, solve_board, vary_puzzle
 from dataset.sudoku.rules import DIGIT_OF_BIT, layout_of
 from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.errors import ConfigError
@@ -24,6 +24,7 @@ from runtime.streams import Stream, random_words
 
 MAX_STEPS = 5000  # Steps of a vicinity search before it starts again with another solution.
 _MAX_EFFORT = 50_000  # Attempts plus steps without a new puzzle before giving up.
+_MAX_TRIES = 100  # Exchanges of clues for one variant.
 _WORDS_PER_BLOCK = 1024
 
 
@@ -65,6 +66,32 @@ def generate_puzzles(
         f"no new {size}x{size} puzzle with {min_clues} to {max_clues} clues and a rating of"
         f" {min_rating} or more was found; ask for fewer puzzles, other clues, or a lower rating"
     )
+
+
+def vary_puzzles(
+    puzzles: Puzzles, copies: int, size: int, *, seed: int, taken: set[Any]
+) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """Yield up to `copies` variants of each puzzle: question, answer and the puzzle's rating.
+
+    Each is made from the one before it, the first from the puzzle, by an exchange of clues. It is
+    minimal, has exactly one solution, and needs at least half of the puzzle's backtracks.
+
+    Args:
+        taken: keys of puzzles that must not be repeated; keys of the variants are added.
+    """
+    layout = layout_of(size)
+    for number, question in enumerate(puzzles.questions):
+        start = board = (1 << question.astype(np.int64)) >> 1
+        min_rating = np.int64(solve_board(start, layout, np.int64(1))[1] // 2)
+        for copy in range(copies):
+            state = random_words(seed, Stream.VARIANTS, (0, copy, number, 0), 1)
+            success, board, solution = vary_puzzle(board, min_rating, _MAX_TRIES, layout, state)
+            question, answer = DIGIT_OF_BIT[board], DIGIT_OF_BIT[solution]
+            if not success:
+                board = start
+            elif (key := image_key(question, answer, size)) not in taken:
+                taken.add(key)
+                yield question, answer, puzzles.ratings[number]
 
 
 def image_key(question: np.ndarray, answer: np.ndarray, size: int) -> Any:

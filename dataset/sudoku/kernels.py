@@ -294,6 +294,34 @@ def _climb(puzzle, solution, min_rating, max_steps, layout, state):
 
 
 @compiled
+def vary_puzzle(puzzle, min_rating, max_tries, layout, state):
+    """Exchange clues of a puzzle, so that another minimal one is made, with another solution as a
+    rule.
+
+    A try removes a clue, chooses one of the solutions at random, adds clues of it until it is the
+    only one, and makes the puzzle minimal. The first new puzzle with a rating of at least
+    `min_rating` is returned.
+
+    Returns:
+        (success, puzzle, solution).
+    """
+    for _ in range(max_tries):
+        new = puzzle.copy()
+        clues = np.flatnonzero(new)
+        new[clues[_random_below(state, len(clues))]] = 0
+        solution = _search(new, _any_digit(layout), layout, np.int64(1), np.int64(1), state)[2]
+        while _count_and_rate(new, layout, state)[0] != 1:
+            empty = np.flatnonzero(new == 0)
+            cell = empty[_random_below(state, len(empty))]
+            new[cell] = solution[cell]
+        _dig(new, np.int64(0), layout, state)
+        _, rating = _count_and_rate(new, layout, state)
+        if rating >= min_rating and (new != puzzle).any():
+            return True, new, solution
+    return False, puzzle, puzzle
+
+
+@compiled
 def solution_key(digits):
     """Return a key of a 9x9 solution, uint64: equal for symmetric images, hardly ever for others.
 

@@ -93,25 +93,27 @@ class SharesEvaluator:
         self.begin()
 
     def judge(self, rows: AnsweredRows) -> Sequence[np.ndarray]:
-        """Return for each of `shares` the rows that count, bool [n]."""
+        """Return for each of `shares` the rows for which it is true, bool [n]. Masked rows do not
+        count for it.
+        """
         raise NotImplementedError
 
     def begin(self) -> None:
-        self._num_rows, self._sums = 0, dict.fromkeys(self.shares, 0)
+        self._num_rows, self._sums = 0, {name: np.zeros(2, int) for name in self.shares}
 
     def add(self, rows: AnsweredRows) -> None:
         self._num_rows += len(rows.preds)
         for name, holds in zip(self.shares, self.judge(rows), strict=True):
-            self._sums[name] += int(np.count_nonzero(holds))
+            counted = np.ma.compressed(holds)
+            self._sums[name] += np.count_nonzero(counted), len(counted)
 
     def finish(self, gather: Gather) -> Findings:
         parts = gather((self._num_rows, self._sums))
         num_rows = sum(rows for rows, _ in parts)
         if not num_rows:
             return Findings({}, {"num_examples": 0})
-        shares = {
-            name: wilson(sum(sums[name] for _, sums in parts), num_rows) for name in self.shares
-        }
+        totals = {name: sum(sums[name] for _, sums in parts).tolist() for name in self.shares}
+        shares = {name: wilson(*found) for name, found in totals.items() if found[1]}
         metrics = {name: share.value for name, share in shares.items()}
         details = {"num_examples": num_rows} | {name: asdict(one) for name, one in shares.items()}
         return Findings(metrics, details)

@@ -1,13 +1,15 @@
 """The rules of a kind of puzzles: whether answers keep them, and the clues. Imports no torch."""
 
 from collections.abc import Sequence
+from math import isqrt
 
 import numpy as np
 
 from dataset.kinds import KINDS, EvaluatorConfig
 from dataset.kinds.base import Kind, kind_named
+from dataset.kinds.mixed import MIXED
 from evaluation.evaluators.base import AnsweredRows, SharesEvaluator, require_kind
-from evaluation.puzzles import kind_of_data
+from evaluation.puzzles import identifiers_of, kind_of_data
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
 
@@ -15,19 +17,40 @@ from runtime.errors import DatasetError
 class RulesEvaluator(SharesEvaluator):
     """The `shares` of a kind: of valid answers and of those that keep the clues; for mazes, of
     paths and of shortest paths. If a puzzle has several right answers, each is valid. `rules` takes
-    the kind of the data; another name is that of the kind.
+    the kind of the data; another name is that of the kind. Of a mixed data set it measures the
+    valid answers of each kind.
     """
 
     def __init__(self, config: EvaluatorConfig, dataset: PuzzleDataset) -> None:
+        self._mixed = dict[int, Kind]()
         if config.name in KINDS:
-            self._kind = kind_named(config.name)
-            require_kind(dataset, self._kind)
+            kinds = [kind_named(config.name)]
+            require_kind(dataset, kinds[0])
+        elif dataset.kind == MIXED.key:
+            names = enumerate(identifiers_of(dataset))
+            self._mixed = {number: kind_named(name) for number, name in names if number}
+            kinds = [*self._mixed.values()]
         else:
-            self._kind = kind_of_data(dataset)
-        if type(self._kind).holds is Kind.holds and type(self._kind).broken is Kind.broken:
-            raise DatasetError(f"the kind {self._kind.key} has no rules to check")
-        self.shares = self._kind.shares
+            kinds = [kind_of_data(dataset)]
+        for kind in kinds:
+            if type(kind).holds is Kind.holds and type(kind).broken is Kind.broken:
+                raise DatasetError(f"the kind {kind.key} has no rules to check")
+        self._kind = kinds[0]
+        by_kind = tuple(f"valid_{kind.key}" for kind in self._mixed.values())
+        self.shares = by_kind or self._kind.shares
         super().__init__()
 
     def judge(self, rows: AnsweredRows) -> Sequence[np.ndarray]:
-        return self._kind.holds(rows.inputs, rows.preds)
+        if not self._mixed:
+            return self._kind.holds(rows.inputs, rows.preds)
+        side, judged = isqrt(rows.inputs.shape[1]), list[np.ndarray]()
+        for number, kind in self._mixed.items():
+            own = rows.puzzle_identifiers == number
+            valid = np.ma.masked_all(len(own), bool)
+            if own.any():
+                boards = [each[own].reshape(-1, side, side) for each in (rows.inputs, rows.preds)]
+                size = np.count_nonzero(boards[0][0, 0])  # The rest of a row is padding.
+                grids = (board[:, :size, :size].reshape(-1, size**2) for board in boards)
+                valid[own] = kind.holds(*grids)[0]
+            judged.append(valid)
+        return judged

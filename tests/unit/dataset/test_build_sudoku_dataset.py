@@ -65,6 +65,19 @@ def test_generated_sets(size: int, vocabulary: int, sudoku: Any):
     assert counts["train"]["attempts"] >= 20
 
 
+def test_variants_follow_the_training_puzzles_and_are_no_test_puzzles(sudoku: Any):
+    sudoku.size = 9
+    flags = ["--subsample-size=4", "--test-size=3"]
+    assert sudoku(*flags, source="generate") == 0
+    plain = sudoku.arrays()[1]
+    assert sudoku(*flags, "--variants=2", source="generate") == 0
+    train, test = sudoku.arrays()[1], sudoku.arrays("test")[1]
+    assert train.inputs[:4].tolist() == plain.inputs.tolist()
+    assert 4 < train.num_groups <= 12
+    keys = [generator.solution_key(labels - 1) for labels in (*train.labels, *test.labels)]
+    assert len({*keys}) == train.num_groups + 3
+
+
 def test_puzzles_that_do_not_exist_are_a_configuration_error(
     sudoku: Any, monkeypatch: Patch, error_line: ErrorLine
 ):

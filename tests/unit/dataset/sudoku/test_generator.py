@@ -8,7 +8,7 @@ import pytest
 
 from dataset.sources import Puzzles
 from dataset.sudoku import generator as sudoku_generator
-from dataset.sudoku.generator import generate_puzzles, puzzle_key
+from dataset.sudoku.generator import generate_puzzles, puzzle_key, vary_puzzles
 from dataset.sudoku.kernels import solution_key
 from dataset.sudoku.rules import are_valid_solutions, count_solutions, solve
 from dataset.sudoku.symmetries import sudoku_symmetries
@@ -118,6 +118,29 @@ def test_hard_puzzles_reach_the_rating_and_are_minimal():
             fewer = grid.copy()
             fewer[row, column] = 0
             assert count_solutions(fewer) == 2
+
+
+def test_variants_are_minimal_new_and_half_as_hard():
+    puzzles = generate(2, clues=(17, 80), rating=20)
+    taken = {solution_key(answer) for answer in puzzles.answers}
+    old = taken.copy()
+    made = [*vary_puzzles(puzzles, 3, 9, seed=0, taken=taken)]
+    assert made
+    assert len(taken) == len(old) + len(made)
+    for question, answer, rating in made:
+        assert solution_key(answer) not in old
+        assert rating in puzzles.ratings
+        found, backtracks = solve(grid := question.reshape(9, 9))
+        assert found is not None
+        assert found.reshape(-1).tolist() == answer.tolist()
+        assert 2 * backtracks >= puzzles.ratings.min()
+        assert count_solutions(grid) == 1
+        for row, column in np.argwhere(grid):
+            fewer = grid.copy()
+            fewer[row, column] = 0
+            assert count_solutions(fewer) == 2
+    again = [*vary_puzzles(puzzles, 3, 9, seed=0, taken=old)]
+    assert np.array_equal([one[0] for one in again], [one[0] for one in made])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""The builder of data sets of several kinds, and their evaluation."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataset import build_mixed_dataset, build_puzzle_dataset
+from dataset.format.reading import load_split
+from dataset.kinds.base import kind_named
+from evaluation.evaluators.base import AnsweredRows, build_evaluators
+from puzzle_dataset import PuzzleDataset
+from runtime.errors import DatasetError
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder, made = tmp_path_factory.mktemp("parts"), []
+    for kind, size, number in (("latin_square", 4, 6), ("queens", 6, 2)):
+        flags = f"--kind {kind} --size {size} --subsample-size {number} --test-size 3 --num-aug 1"
+        build_puzzle_dataset.make([*flags.split(), "--output-dir", str(folder / kind)])
+        made.append(folder / kind)
+    return made
+
+
+@pytest.fixture(scope="module")
+def mixed(parts: list[Path]) -> Path:
+    output = parts[0].parent / "mixed"
+    joined = ",".join(map(str, parts))
+    build_mixed_dataset.make(["--parts", joined, "--output-dir", str(output)])
+    return output
+
+
+def test_parts_lie_in_the_corner_and_small_ones_are_repeated(
+    parts: list[Path], mixed: Path
+) -> None:
+    metadata, sets = load_split(mixed / "train")
+    arrays = sets["all"]
+    assert (metadata.seq_len, metadata.vocab_size) == (36, 6)
+    assert arrays.puzzle_identifiers.tolist() == [1] * 12 + [2] * 12
+    assert np.diff(arrays.group_indices).tolist() == [2] * 12
+    _, squares = load_split(parts[0] / "train")
+    boards = arrays.labels[:12].reshape(12, 6, 6)
+    assert boards[:, :4, :4].reshape(12, 16).tolist() == squares["all"].labels.tolist()
+    assert not boards[:, 4:].any()
+    assert not boards[:, :, 4:].any()
+    _, queens = load_split(parts[1] / "train")
+    assert arrays.inputs[12:].tolist() == 3 * queens["all"].inputs.tolist()
+
+
+def test_each_kind_is_judged_by_its_own_rules(mixed: Path) -> None:
+    data = PuzzleDataset([mixed], "test")
+    assert list(data.sets) == ["latin_square", "queens"]
+    evaluator = build_evaluators(["rules"], data)["rules"]
+    for name, arrays in data.sets.items():
+        rows = data.read(name, slice(None), arrays.puzzle_identifiers)
+        answers = rows.labels.copy()
+        if name == "queens":
+            answers[0] = 2
+        halting = np.zeros(len(answers), np.float32)
+        evaluator.add(
+            AnsweredRows(rows.inputs, rows.labels, rows.puzzle_identifiers, answers, halting)
+        )
+    found = evaluator.finish(lambda own: [own])
+    assert found.metrics == {"valid_latin_square": 1.0, "valid_queens": pytest.approx(2 / 3)}
+    assert found.details["valid_queens"]["value"] == pytest.approx(2 / 3)
+
+
+def test_two_parts_of_one_kind_are_refused(parts: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="two of the same kind: queens, queens"):
+        build_mixed_dataset.make(
+            ["--parts", f"{parts[1]},{parts[1]}", "--output-dir", str(tmp_path / "no")]
+        )
+
+
+def test_an_answer_is_compared_with_the_stored_one() -> None:
+    kind = kind_named("mixed")
+    question, target = np.array([[1, 2], [0, 0]]), np.array([[3, 2], [0, 0]])
+    assert kind.judge(question, np.array([[3, 2], [5, 5]]), target).solved
+    assert kind.judge(question, np.array([[4, 2], [0, 0]]), target).solved is False
+    assert kind.judge(question, target, None).solved is None
