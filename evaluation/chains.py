@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from dataset.format.schema import IGNORE_LABEL_ID
-from dataset.kinds.base import Views
+from dataset.kinds import KINDS
+from dataset.kinds.base import Kind, Views, kind_named
 from evaluation import table
 from evaluation.config import Choice, ThinkingSettings
 from evaluation.metrics import Estimate, wilson
@@ -63,6 +64,9 @@ class ChainScores:
         spurious: share that the chosen chain gets wrong although another gets it right.
         calls: ACT steps for each puzzle, over all chains.
         seconds: time for each puzzle of the set, compiling included.
+        distinct: for kinds with several right answers, different right answers that the chains
+            gave, for each puzzle. Answers are judged by the rules then.
+        solutions: right answers for each puzzle, as counted when the set was built.
     """
 
     set_name: str
@@ -76,6 +80,8 @@ class ChainScores:
     spurious: Estimate
     calls: int
     seconds: float
+    distinct: float | None = None
+    solutions: float | None = None
 
 
 def chosen(select: Choice, result: ChainResult, place: int, steps: int) -> np.ndarray:
@@ -150,7 +156,10 @@ def think_longer(
         for num_chains in sorted(set(settings.chains))
         for select in _choices(settings, num_chains)
     ]
-    runner = _ChainRunner(forward, model, ranks, settings, views, read_at, lines)
+    name = batches.dataset.kind
+    kind = kind_named(name) if name in KINDS else None
+    kind = kind if kind and kind.many_answers else None
+    runner = _ChainRunner(forward, model, ranks, settings, views, read_at, lines, kind)
     judged: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
     first_row = ranks.rank * batches.local_batch_size
     shown = bar(batches, "thinking", "batches", show=show_progress)
@@ -161,14 +170,18 @@ def think_longer(
     scores = list[ChainScores]()
     for name, of_batches in judged.items():
         right, seconds = (np.stack(parts) for parts in zip(*of_batches, strict=True))
-        scores += runner.scores(name, right, seconds.sum(0), batches.num_examples[name])
+        number = batches.num_examples[name]
+        solutions = batches.dataset.sets[name].example_ratings() if kind else None
+        known = solutions is not None and number > 0
+        mean = float(solutions[:number].mean()) if known else None
+        scores += runner.scores(name, right, seconds.sum(0), number, mean)
     return scores
 
 
 @dataclass(frozen=True)
 class _ChainRunner:
     """Runs chains on this rank's rows and judges their answers. `lines` are the numbers of steps,
-    numbers of chains and choices to score.
+    numbers of chains and choices to score; `kind` is the puzzles' if they have several answers.
     """
 
     forward: Forward
@@ -178,39 +191,57 @@ class _ChainRunner:
     views: Views | None
     read_at: list[int]
     lines: Sequence[tuple[int, int, Choice]]
+    kind: Kind | None
 
     def judge(self, batch: Batch, first_row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Run all chains on a batch. Return bool [b, columns]: whether the row has labels, then
-        for each line whether the first, the chosen and any chain is right; and the seconds that
-        each chain took for each number of steps, [C, D].
+        """Run all chains on a batch. Return int64 [b, columns]: whether the row has labels, then
+        for each line whether the first and the chosen chain are right, and how many different right
+        answers all chains give; and the seconds that each chain took for each number of steps,
+        [C, D].
         """
         rows = np.arange(first_row, first_row + len(batch.inputs))
         seen = seen_by_chains(self.views, self.settings.seed, rows, max(self.settings.chains))
         chains = [self._chain(batch, first_row, *each) for each in enumerate(seen)]
         *parts, seconds = (np.stack(values) for values in zip(*chains, strict=True))
-        judged = [(batch.labels != IGNORE_LABEL_ID).any(-1)]
+        judged = [(batch.labels != IGNORE_LABEL_ID).any(-1).astype(np.int64)]
         for steps, num_chains, select in self.lines:
             place, few = self.read_at.index(steps), (part[:num_chains] for part in parts)
             result = ChainResult(*few)
-            right = _right(result.preds[:, place], batch.labels)
+            preds = result.preds[:, place]
+            right = np.stack([self._right(own, batch) for own in preds])
             answers = answers_of(select, result, place, steps)
-            judged += [right[0], _right(answers, batch.labels), right.any(0)]
+            judged += [right[0], self._right(answers, batch), _distinct(preds, right)]
         return np.stack(judged, -1), seconds
 
+    def _right(self, preds: np.ndarray, batch: Batch) -> np.ndarray:
+        """Return whether answers [b, S] are right, bool [b]: by the rules if there may be several,
+        or else in each labelled cell.
+        """
+        if self.kind is not None:
+            return self.kind.holds(batch.inputs, preds)[0]
+        return ((preds == batch.labels) | (batch.labels == IGNORE_LABEL_ID)).all(-1)
+
     def scores(
-        self, name: str, judged: np.ndarray, seconds: np.ndarray, num_examples: int
+        self,
+        name: str,
+        judged: np.ndarray,
+        seconds: np.ndarray,
+        num_examples: int,
+        solutions: float | None,
     ) -> Iterator[ChainScores]:
         """Yield the scores of a set.
 
         Args:
-            judged: bool [batches, b, columns], from `judge`.
+            judged: int64 [batches, b, columns], from `judge`.
             seconds: [C, D], the sum over all batches.
+            solutions: see `ChainScores`.
         """
         local = torch.from_numpy(judged).unsqueeze(0).float()
         by_rank = self.ranks.concat(local.to(self.ranks.device))  # [rank, batch, b, columns]
         rows = by_rank.transpose(0, 1).reshape(-1, local.shape[-1])[:num_examples]
-        right = self.ranks.to_host(rows).numpy() > 0
-        right = right[right[:, 0], 1:]
+        found = self.ranks.to_host(rows).numpy()
+        found = found[found[:, 0] > 0, 1:]
+        right = found > 0
         for line, (steps, num_chains, select) in enumerate(self.lines if len(right) else ()):
             single, selected, oracle = right[:, 3 * line : 3 * line + 3].T
             shares = (single, selected, oracle, oracle & ~selected)
@@ -223,6 +254,8 @@ class _ChainRunner:
                 *(wilson(int(holds.sum()), len(holds)) for holds in shares),
                 calls=steps * num_chains,
                 seconds=float(seconds[:num_chains, self.read_at.index(steps)].sum()) / num_examples,
+                distinct=float(found[:, 3 * line + 2].mean()) if self.kind else None,
+                solutions=solutions,
             )
 
     def _chain(
@@ -270,14 +303,16 @@ def _choices(settings: ThinkingSettings, num_chains: int) -> list[Choice]:
     return [select for select in choices if select == "first_halt" or select in at_end]
 
 
-def _right(preds: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return whether answers [..., b, S] are right in each labelled cell, bool [..., b]."""
-    return ((preds == labels) | (labels == IGNORE_LABEL_ID)).all(-1)
+def _distinct(preds: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Count the different right answers of each row, int64 [b]; preds [C, b, S], right [C, b]."""
+    rows = range(right.shape[1])
+    return np.array([len({*map(bytes, preds[right[:, row], row])}) for row in rows], np.int64)
 
 
 def as_text(scores: Sequence[ChainScores]) -> str:
     """Return a table of scores, shares with their 95 % intervals."""
-    names = ("select", "single", "selected", "oracle", "spurious", "calls")
+    names = ["select", "single", "selected", "oracle", "spurious", "calls"]
+    names += [name for name in ("distinct", "solutions") if any(vars(one)[name] for one in scores)]
     lines = [
         [one.set_name, one.depth, one.breadth, *(getattr(one, name) for name in names)]
         + [f"{one.seconds:.3g}"]

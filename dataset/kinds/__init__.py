@@ -46,6 +46,8 @@ for _name in (
     "maze",
     "arc",
     "latin_square",
+    "sudoku_16",
+    "sudoku_x",
     "futoshiki",
     "kenken",
     "queens",

@@ -8,14 +8,16 @@ from dataset.kinds.base import TokenLook
 from dataset.kinds.making import Clauses
 
 OPEN = 1
+DIGITS = "123456789ABCDEFG"
+"""The text of each digit; those from 10 on are letters."""
 
 
 def digit_tokens(size: int) -> list[TokenLook]:
     """Return the looks of the open cell and of the digits 1 to `size`, in the order of tokens."""
-    digits = (str(digit) for digit in range(1, size + 1))
+    digits = enumerate(DIGITS[:size], start=OPEN + 1)
     return [
         TokenLook(OPEN, "open", ".", keys=(".", "0", "_")),
-        *(TokenLook(OPEN + int(text), text, text, keys=(text,)) for text in digits),
+        *(TokenLook(token, text, text, keys=(text,)) for token, text in digits),
     ]
 
 

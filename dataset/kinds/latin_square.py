@@ -44,14 +44,19 @@ class LatinViews(Views):
     number = 2**40
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        self.size = size
+
+    def order(self, draws: Draws) -> np.ndarray:
+        """Draw an order of the rows, or of the columns."""
+        return draws.order(self.size)
 
     def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        size, unchanged = self._size, np.arange(self._size)
+        size, unchanged = self.size, np.arange(self.size)
         cells, tokens = [], []
         for view in views.tolist():
             draws = Draws(0, _STREAM, view)
-            rows, columns, digits = (draws.order(size) if view else unchanged for _ in range(3))
+            rows, columns = (self.order(draws) if view else unchanged for _ in range(2))
+            digits = draws.order(size) if view else unchanged
             grid = np.arange(size**2).reshape(size, size)[rows][:, columns]
             cells.append((grid.T if view and draws.below(2) else grid).reshape(-1))
             tokens.append(np.concatenate([[0, OPEN], OPEN + 1 + digits]))

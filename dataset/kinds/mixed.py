@@ -19,7 +19,6 @@ class MixedKind(Kind):
     name = "Mixed"
     goal = "the stored answer"
     is_named = True
-    many_answers = True
 
     def fits(self, seq_len: int, vocab_size: int) -> bool:
         return isqrt(seq_len) ** 2 == seq_len and vocab_size <= _MOST_TOKENS

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from dataset import build_puzzle_dataset
+from dataset.kinds.queens import QUEENS
 from dataset.kinds.sudoku import SUDOKU
 from evaluation import chains
 from evaluation.chains import ChainResult, ChainScores, answers_of, chosen, think_longer
@@ -139,6 +141,34 @@ def test_the_time_of_a_set_is_its_own(
     scores = think_longer(model, model, batches, Ranks("cpu"), settings, views)
     of_a_set = [0.1, 0.2, 0.2, 0.4]
     assert [one.seconds for one in scores] == pytest.approx([*of_a_set, *of_a_set])
+
+
+def test_of_several_right_answers_the_different_ones_are_counted(
+    make_model: Make, tmp_path: Path
+) -> None:
+    flags = "--kind queens --size 6 --subsample-size 1 --test-size 3"
+    build_puzzle_dataset.make([*flags.split(), f"--output-dir={tmp_path / 'q'}"])
+    queens = PuzzleDataset([tmp_path / "q"], "test")
+    model, rows = make_model(queens), queens.sets["all"]
+
+    # Each chain gives an answer to the view that it sees, not always the stored one.
+    def read(answer: object, examples: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        asked = examples["inputs"].numpy().astype(np.uint8)
+        found = [next(QUEENS.solutions(row.reshape(6, 6))).reshape(-1) for row in asked]
+        logits = torch.nn.functional.one_hot(torch.tensor(np.array(found)).long(), 3).float()
+        zeros = torch.zeros(len(asked))
+        return {"logits": logits, "q_halt_logits": zeros, "q_continue_logits": zeros}
+
+    model.model.inner.read = read  # type: ignore[method-assign]
+    settings = ThinkingSettings.model_validate(
+        {"steps": 1, "chains": [1, 8], "perturb": "symmetry"}
+    )
+    views = views_for(settings, QUEENS, 6)
+    batches = EvalBatches(queens, global_batch_size=3)
+    one, all_views = think_longer(model, model, batches, Ranks("cpu"), settings, views)
+    assert one.single.value == one.distinct == 1.0
+    assert all_views.solutions == rows.ratings.mean()
+    assert 1.0 <= all_views.distinct <= all_views.solutions
 
 
 def test_answers_are_turned_back_and_judged(
