@@ -9,7 +9,8 @@ from dataset.kinds.digits import OPEN, digit_tokens
 from dataset.kinds.latin_square import LatinSquareKind, LatinViews
 from dataset.kinds.making import Clauses, Draws
 
-_BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3), 16: (4, 4)}
+_BOX = {4: 2, 9: 3, 16: 4}
+"""Rows, and columns, of a box."""
 
 
 class BoxedKind(LatinSquareKind):
@@ -19,14 +20,14 @@ class BoxedKind(LatinSquareKind):
 
     def groups(self, size: int) -> list[np.ndarray]:
         """Return the groups of cells beside rows and columns, each int64 [size]."""
-        rows, columns = _BOXES[size]
-        cells = np.arange(size**2).reshape(size // rows, rows, size // columns, columns)
+        box = _BOX[size]
+        cells = np.arange(size**2).reshape(box, box, box, box)
         return [*cells.swapaxes(1, 2).reshape(size, size)]
 
     def board(self, size: int) -> BoardLook:
         hint = "Arrow keys move, digits fill, Backspace clears; paste a whole puzzle as text."
-        looks = tuple(digit_tokens(size))
-        return BoardLook(looks, cells="written", open=OPEN, box=_BOXES.get(size), hint=hint)
+        box = (_BOX[size], _BOX[size]) if size in _BOX else None
+        return BoardLook(tuple(digit_tokens(size)), cells="written", open=OPEN, box=box, hint=hint)
 
     def rules(self, question: np.ndarray) -> Clauses:
         rules, tokens = super().rules(question), range(OPEN + 1, OPEN + 1 + len(question))
@@ -55,12 +56,10 @@ class Sudoku16Kind(BoxedKind):
 
 
 class BoxViews(LatinViews):
-    """Permutations of digits, of bands and stacks, of the rows and columns in them, and
-    transposition, for square boxes.
-    """
+    """Permutations of digits, of bands and stacks and of the lines in them, and transposition."""
 
     def order(self, draws: Draws) -> np.ndarray:
-        lines = np.arange(self.size).reshape(-1, _BOXES[self.size][0])
+        lines = np.arange(self.size).reshape(-1, _BOX[self.size])
         bands = draws.order(len(lines))
         return np.concatenate([lines[band][draws.order(len(lines))] for band in bands])
 
