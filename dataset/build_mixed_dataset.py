@@ -6,7 +6,8 @@
 Each puzzle lies in the upper left corner of a board of the largest size; the rest is padding. All
 kinds use the same tokens, and a puzzle's identifier, its row of the puzzle embedding, tells its
 kind. Training puzzles form one set in which each kind has about as many groups: those of smaller
-parts are repeated. Other splits have a set for each kind. Label fields and ratings are left out.
+parts are repeated. Test puzzles form a set for each kind. Label fields, ratings and selection
+puzzles are left out.
 """
 
 import sys
@@ -27,10 +28,12 @@ from dataset.format.schema import (
     PuzzleSet,
 )
 from dataset.format.writing import IDS, atomic_build, write_manifest, write_split
+from dataset.kinds import KINDS
 from dataset.kinds.base import kinds_with
 from dataset.kinds.mixed import MIXED
 from runtime.errors import DatasetError
 
+SPLITS = ("train", "test")
 Parts = list[tuple[PuzzleDatasetMetadata, PuzzleSet]]
 """A split of each part: its metadata, and its sets as one."""
 
@@ -52,14 +55,13 @@ def make(arguments: Sequence[str] | None) -> str:
     parser.add_argument("--parts", **parts, required=True)
     options = parser.parse_all(arguments)
     folders = [Path(folder) for folder in options.parts.split(",")]
-    found = ["train", "test"]
-    found += ["selection"] * all((folder / "selection").is_dir() for folder in folders)
-    splits = {split: [read_part(folder / split) for folder in folders] for split in found}
+    splits = {split: [read_part(folder / split) for folder in folders] for split in SPLITS}
     trained = zip(splits["train"], folders, strict=True)
     kinds = [kind_of(metadata, folder) for (metadata, _), folder in trained]
     if len({*kinds}) < len(kinds):
         raise DatasetError(f"--parts: two of the same kind: {', '.join(kinds)}")
-    sources = {folder.name: fingerprint(folder / "train") for folder in folders}
+    read = [folder / split for folder in folders for split in SPLITS]
+    sources = {str(folder): fingerprint(folder) for folder in read}
     with atomic_build(options.output_dir) as directory:
         counts = {}
         for split, parts in splits.items():
@@ -78,8 +80,10 @@ def make(arguments: Sequence[str] | None) -> str:
 def read_part(split_dir: Path) -> tuple[PuzzleDatasetMetadata, PuzzleSet]:
     """Read a split of a part."""
     metadata, sets = load_split(split_dir, fields=())
-    if metadata.format or (metadata.pad_id, metadata.ignore_label_id) != (0, 0):
-        accepted = "token 0 as padding and ignored label, and grids stored as they are"
+    square = isqrt(metadata.seq_len) ** 2 == metadata.seq_len
+    padded = metadata.pad_id == metadata.ignore_label_id == 0
+    if not (square and padded and sets) or metadata.num_puzzle_identifiers > 1:
+        accepted = "square grids, token 0 as padding and ignored label, one puzzle identifier"
         raise DatasetError(f"{split_dir / METADATA_NAME}: accepted in a mixed set: {accepted}")
     return metadata, joined([*sets.values()])
 
@@ -87,9 +91,10 @@ def read_part(split_dir: Path) -> tuple[PuzzleDatasetMetadata, PuzzleSet]:
 def kind_of(metadata: PuzzleDatasetMetadata, folder: Path) -> str:
     """Return the kind of a part; sets that do not name it have the only one that fits."""
     fitting = [kind.key for kind in kinds_with(metadata.seq_len, metadata.vocab_size)]
-    if metadata.kind is None and len(fitting) != 1:
-        raise DatasetError(f"{folder}: the kind of its puzzles is not known")
-    return metadata.kind or fitting[0]
+    kind = metadata.kind or (fitting[0] if len(fitting) == 1 else None)
+    if kind not in KINDS:
+        raise DatasetError(f"{folder}: the kind of its puzzles is not known: {kind}")
+    return str(kind)
 
 
 def padded_sets(parts: Parts, kinds: Sequence[str]) -> dict[str, PuzzleSet]:

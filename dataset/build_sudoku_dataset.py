@@ -39,8 +39,8 @@ class SudokuBuild(PuzzleBuild):
         "--size": flag("rows of the grid", int, 9, choices=(4, 6, 9)),
         "--num-aug": flag("random images to add to each training puzzle", integer(0), 0),
         "--variants": flag(
-            "puzzles to make from each training puzzle: about as hard, with other clues and another"
-            " solution",
+            "puzzles to make from each training puzzle that is read: at least half as hard for our"
+            " solver, with some other clues, and with the same rating in the set",
             integer(1),
         ),
         "--min-difficulty": flag(
@@ -64,6 +64,8 @@ class SudokuBuild(PuzzleBuild):
             parser.error(f"--min-clues and --max-clues are for {accepted}")
         if options.source != "generate":
             return
+        if options.variants is not None:
+            parser.error("--variants is for puzzles that are read; --source generate makes more")
         fewest, most = _FEWEST_CLUES[options.size], options.size**2 - 1
         low, high = (fewest, most) if options.min_difficulty else _DEFAULT_CLUES[options.size]
         if options.min_clues is None:

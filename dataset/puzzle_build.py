@@ -209,7 +209,10 @@ class PuzzleBuild(ABC):
             # Generate only after the folder proved writable, because it may take long.
             puzzles, files, counts = source or self._generate_all()
             others = [some for split, some in puzzles.items() if split != "train"]
+            found = len(puzzles["train"].ratings)
             puzzles["train"] = self.enlarged(puzzles["train"], others)
+            if more := len(puzzles["train"].ratings) - found:
+                counts["train"]["variants"] = more
             for split, chosen in puzzles.items():
                 number, views = len(chosen.ratings), self.views if split == "train" else 1
                 counts[split] |= {"puzzles": number, "examples": number * views}
@@ -329,7 +332,7 @@ class PuzzleBuild(ABC):
             new = f"{selection['puzzles']:,} {many} for the selection of checkpoints"
             parts.append(f"{new} from {selection.get('source', 'generator')}")
         for name, found, asked in (
-            ("training", train["puzzles"], self.options.subsample_size),
+            ("training", train["puzzles"] - train.get("variants", 0), self.options.subsample_size),
             ("test", test["puzzles"], self.options.test_size),
         ):
             if asked is not None and found < asked:

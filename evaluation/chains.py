@@ -171,9 +171,10 @@ def think_longer(
     for name, of_batches in judged.items():
         right, seconds = (np.stack(parts) for parts in zip(*of_batches, strict=True))
         number = batches.num_examples[name]
-        solutions = batches.dataset.sets[name].example_ratings() if kind else None
-        known = solutions is not None and number > 0
-        mean = float(solutions[:number].mean()) if known else None
+        mean = None
+        if kind is not None and kind.rating == "solutions" and number:
+            solutions = batches.dataset.sets[name].example_ratings()
+            mean = None if solutions is None else float(solutions[:number].mean())
         scores += runner.scores(name, right, seconds.sum(0), number, mean)
     return scores
 
@@ -204,11 +205,15 @@ class _ChainRunner:
         chains = [self._chain(batch, first_row, *each) for each in enumerate(seen)]
         *parts, seconds = (np.stack(values) for values in zip(*chains, strict=True))
         judged = [(batch.labels != IGNORE_LABEL_ID).any(-1).astype(np.int64)]
+        right_at = [
+            np.stack([self._right(own, batch) for own in preds])
+            for preds in parts[0].swapaxes(0, 1)
+        ]
         for steps, num_chains, select in self.lines:
             place, few = self.read_at.index(steps), (part[:num_chains] for part in parts)
             result = ChainResult(*few)
             preds = result.preds[:, place]
-            right = np.stack([self._right(own, batch) for own in preds])
+            right = right_at[place][:num_chains]
             answers = answers_of(select, result, place, steps)
             judged += [right[0], self._right(answers, batch), _distinct(preds, right)]
         return np.stack(judged, -1), seconds
@@ -312,7 +317,8 @@ def _distinct(preds: np.ndarray, right: np.ndarray) -> np.ndarray:
 def as_text(scores: Sequence[ChainScores]) -> str:
     """Return a table of scores, shares with their 95 % intervals."""
     names = ["select", "single", "selected", "oracle", "spurious", "calls"]
-    names += [name for name in ("distinct", "solutions") if any(vars(one)[name] for one in scores)]
+    further = ("distinct", "solutions")
+    names += [name for name in further if any(vars(one)[name] is not None for one in scores)]
     lines = [
         [one.set_name, one.depth, one.breadth, *(getattr(one, name) for name in names)]
         + [f"{one.seconds:.3g}"]

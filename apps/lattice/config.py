@@ -139,7 +139,7 @@ class LatticeConfig(RecurrenceConfig):
 
     def require_data(self, facts: DataFacts) -> None:
         super().require_data(facts)
-        require_sudoku(facts, "arch.name=lattice")
+        require_sudoku(facts, "arch.name=lattice", most_cells=81)
 
     @model_validator(mode="after")
     def _settings_fit(self) -> Self:

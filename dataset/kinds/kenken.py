@@ -18,7 +18,7 @@ from dataset.kinds.base import BoardLook, DihedralViews, Kind, Puzzle, TokenLook
 from dataset.kinds.digits import OPEN, line_rules, repeated_in_lines
 from dataset.kinds.making import Clauses, Draws, filled
 
-_TEXT = "\0.1234567890 +-x/=#"
+_TEXT = "?.1234567890 +-x/=#"
 """The character of each token; digit d is the token OPEN + d."""
 NOTHING, WALL = OPEN + 11, OPEN + 17
 _MADE: dict[str, Callable[[Sequence[int]], float]] = {"+": sum, "x": prod, "=": max}
@@ -110,10 +110,10 @@ def cages_of(board: np.ndarray) -> list[Cage]:
     """Return the cages of a board, tokens [3N, 3N]; raise ValueError if it has no proper ones."""
     if len(board) % 3:
         raise ValueError(f"{len(board)} rows; accepted: three for each row of the square")
-    size = len(board) // 3
-    blocks = _blocks(board)
+    size, blocks = len(board) // 3, _blocks(board)
     is_wall = blocks[:, [place for place, _ in _SIDES]] == WALL
-    texts = ["".join(row).strip() for row in np.array([*_TEXT])[blocks[:, _CORNERS]]]
+    corners = np.minimum(blocks[:, _CORNERS], WALL)
+    texts = ["".join(row).strip() for row in np.array([*_TEXT])[corners]]
     near = [_neighbours(cell, size) for cell in range(size**2)]
     cages, seen = list[Cage](), set[int]()
     for start in range(size**2):

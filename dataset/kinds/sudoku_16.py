@@ -2,10 +2,12 @@
 solved by clauses, and its grids hold tokens as those of Latin squares do. A puzzle takes seconds.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from dataset.kinds.base import BoardLook, Views
-from dataset.kinds.digits import OPEN, digit_tokens
+from dataset.kinds.digits import OPEN
 from dataset.kinds.latin_square import LatinSquareKind, LatinViews
 from dataset.kinds.making import Clauses, Draws
 
@@ -25,9 +27,14 @@ class BoxedKind(LatinSquareKind):
         return [*cells.swapaxes(1, 2).reshape(size, size)]
 
     def board(self, size: int) -> BoardLook:
-        hint = "Arrow keys move, digits fill, Backspace clears; paste a whole puzzle as text."
-        box = (_BOX[size], _BOX[size]) if size in _BOX else None
-        return BoardLook(tuple(digit_tokens(size)), cells="written", open=OPEN, box=box, hint=hint)
+        return replace(super().board(size), box=(_BOX[size], _BOX[size]) if size in _BOX else None)
+
+    def to_grid(self, tokens: np.ndarray) -> np.ndarray:
+        grid = super().to_grid(tokens)
+        if len(grid) not in self.sizes:
+            sizes = ", ".join(map(str, self.sizes))
+            raise ValueError(f"{len(grid)} rows; accepted for {self.name}: {sizes}")
+        return grid
 
     def rules(self, question: np.ndarray) -> Clauses:
         rules, tokens = super().rules(question), range(OPEN + 1, OPEN + 1 + len(question))

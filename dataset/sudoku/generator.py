@@ -81,6 +81,8 @@ def vary_puzzles(
     """
     layout = layout_of(size)
     for number, question in enumerate(puzzles.questions):
+        if not question.any():
+            continue
         start = board = (1 << question.astype(np.int64)) >> 1
         min_rating = np.int64(solve_board(start, layout, np.int64(1))[1] // 2)
         for copy in range(copies):

@@ -295,8 +295,7 @@ def _climb(puzzle, solution, min_rating, max_steps, layout, state):
 
 @compiled
 def vary_puzzle(puzzle, min_rating, max_tries, layout, state):
-    """Exchange clues of a puzzle, so that another minimal one is made, with another solution as a
-    rule.
+    """Make a minimal puzzle that shares most of its clues with this one.
 
     A try removes a clue, chooses one of the solutions at random, adds clues of it until it is the
     only one, and makes the puzzle minimal. The first new puzzle with a rating of at least

@@ -93,8 +93,8 @@ class SharesEvaluator:
         self.begin()
 
     def judge(self, rows: AnsweredRows) -> Sequence[np.ndarray]:
-        """Return for each of `shares` the rows for which it is true, bool [n]. Masked rows do not
-        count for it.
+        """Return for each of `shares` the rows for which it is true, bool [n]; a masked array
+        leaves rows out of the share.
         """
         raise NotImplementedError
 

@@ -5,6 +5,7 @@ from math import isqrt
 
 import numpy as np
 
+from dataset.format.schema import BLANK_NAME
 from dataset.kinds import KINDS, EvaluatorConfig
 from dataset.kinds.base import Kind, kind_named
 from dataset.kinds.mixed import MIXED
@@ -27,8 +28,7 @@ class RulesEvaluator(SharesEvaluator):
             kinds = [kind_named(config.name)]
             require_kind(dataset, kinds[0])
         elif dataset.kind == MIXED.key:
-            names = enumerate(identifiers_of(dataset))
-            self._mixed = {number: kind_named(name) for number, name in names if number}
+            self._mixed = kinds_by_identifier(dataset)
             kinds = [*self._mixed.values()]
         else:
             kinds = [kind_of_data(dataset)]
@@ -49,8 +49,16 @@ class RulesEvaluator(SharesEvaluator):
             valid = np.ma.masked_all(len(own), bool)
             if own.any():
                 boards = [each[own].reshape(-1, side, side) for each in (rows.inputs, rows.preds)]
-                size = np.count_nonzero(boards[0][0, 0])  # The rest of a row is padding.
+                size = int(boards[0].any((0, 1)).sum())  # The rest is padding.
                 grids = (board[:, :size, :size].reshape(-1, size**2) for board in boards)
                 valid[own] = kind.holds(*grids)[0]
             judged.append(valid)
         return judged
+
+
+def kinds_by_identifier(dataset: PuzzleDataset) -> dict[int, Kind]:
+    """Return the kinds of a mixed data set; raise DatasetError if one is not known."""
+    names = dict(enumerate(identifiers_of(dataset)))
+    if unknown := {*names.values()} - {*KINDS, BLANK_NAME}:
+        raise DatasetError(f"{dataset.split_dirs[0]}: unknown kinds {', '.join(sorted(unknown))}")
+    return {number: kind_named(name) for number, name in names.items() if name != BLANK_NAME}

@@ -1,5 +1,6 @@
 """The attention bias for Sudoku, and a check that data are Sudokus."""
 
+from math import isqrt
 from typing import TYPE_CHECKING
 
 from models.biases.base import ATTENTION_BIASES, AttentionBiasConfig
@@ -13,15 +14,17 @@ if TYPE_CHECKING:
 SUDOKU_BOXES = {16: (2, 2), 36: (2, 3), 81: (3, 3), 256: (4, 4)}
 
 
-def require_sudoku(facts: "DataFacts", wanted_by: str) -> None:
+def require_sudoku(facts: "DataFacts", wanted_by: str, most_cells: int = 256) -> None:
     """Raise ConfigError unless the data can be Sudokus."""
     fits = facts.seq_len in SUDOKU_BOXES and (facts.vocab_size - 2) ** 2 == facts.seq_len
-    if not fits or not (facts.kind or "sudoku").startswith("sudoku"):
+    kinds = "sudoku", "sudoku_16", None
+    if not fits or facts.seq_len > most_cells or facts.kind not in kinds:
         mazes = ": mazes" if facts.kind == "maze" else ""
+        sizes = ", ".join(f"{isqrt(n)} x {isqrt(n)}" for n in SUDOKU_BOXES if n <= most_cells)
         raise ConfigError(
-            f"{wanted_by} is for Sudoku of 4 x 4, 6 x 6, 9 x 9 or 16 x 16 cells, with tokens for "
-            f"padding, for an empty cell and for each digit; the data have {facts.seq_len} cells "
-            f"and {facts.vocab_size} tokens{mazes}"
+            f"{wanted_by} is for Sudoku of {sizes} cells, with tokens for padding, for an empty "
+            f"cell and for each digit; the data have {facts.seq_len} cells and "
+            f"{facts.vocab_size} tokens{mazes}"
         )
 
 

@@ -1,5 +1,6 @@
 """The builder of data sets of several kinds, and their evaluation."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,23 @@ def test_two_parts_of_one_kind_are_refused(parts: list[Path], tmp_path: Path) ->
         build_mixed_dataset.make(
             ["--parts", f"{parts[1]},{parts[1]}", "--output-dir", str(tmp_path / "no")]
         )
+
+
+def test_a_mixed_set_is_no_part(mixed: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="accepted in a mixed set: .* one puzzle identifier"):
+        build_mixed_dataset.make(["--parts", str(mixed), "--output-dir", str(tmp_path / "no")])
+
+
+def test_several_folders_and_unknown_kinds(mixed: Path, tmp_path: Path) -> None:
+    twice = PuzzleDataset([mixed, mixed], "test")
+    shares = build_evaluators(["rules"], twice)["rules"].shares
+    assert shares == ("valid_latin_square", "valid_queens") * 2
+    other = tmp_path / "other"
+    shutil.copytree(mixed, other)
+    (other / "manifest.json").unlink()
+    (other / "identifiers.json").write_text('["<blank>", "latin_square", "chess"]')
+    with pytest.raises(DatasetError, match="unknown kinds chess"):
+        build_evaluators(["rules"], PuzzleDataset([other], "test"))
 
 
 def test_an_answer_is_compared_with_the_stored_one() -> None:

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from dataset.build_sudoku_dataset import SudokuBuild
 from dataset.sudoku import generator
+from runtime.streams import Stream
 
 Patch = pytest.MonkeyPatch
 ErrorLine = Callable[[], str]
@@ -65,17 +68,25 @@ def test_generated_sets(size: int, vocabulary: int, sudoku: Any):
     assert counts["train"]["attempts"] >= 20
 
 
-def test_variants_follow_the_training_puzzles_and_are_no_test_puzzles(sudoku: Any):
+def test_variants_follow_the_training_puzzles_and_are_no_test_puzzles(
+    sudoku: Any, tmp_path: Path, error_line: ErrorLine
+):
+    how = {"size": 9, "seed": 3, "min_clues": 26, "max_clues": 30, "min_rating": 0, "taken": set()}
+    made = [*islice(generator.generate_puzzles(stream=Stream.NEW_TEST, **how), 7)]
+    texts = [["".join(map(str, board)) for board in one[:2]] for one in made]
+    for split, some in (("train", texts[:4]), ("test", texts[4:])):
+        rows = "".join(f"made,{question},{answer},5\n" for question, answer in some)
+        (tmp_path / f"{split}.csv").write_text(f"source,question,answer,rating\n{rows}")
     sudoku.size = 9
-    flags = ["--subsample-size=4", "--test-size=3"]
-    assert sudoku(*flags, source="generate") == 0
-    plain = sudoku.arrays()[1]
-    assert sudoku(*flags, "--variants=2", source="generate") == 0
+    assert sudoku("--variants=2", source=str(tmp_path)) == 0
     train, test = sudoku.arrays()[1], sudoku.arrays("test")[1]
-    assert train.inputs[:4].tolist() == plain.inputs.tolist()
+    assert (train.labels[:4] - 1).tolist() == [one[1].tolist() for one in made[:4]]
     assert 4 < train.num_groups <= 12
+    assert set(train.ratings.tolist()) == {5}
     keys = [generator.solution_key(labels - 1) for labels in (*train.labels, *test.labels)]
     assert len({*keys}) == train.num_groups + 3
+    counts = json.loads((sudoku.output / "manifest.json").read_text())["counts"]
+    assert counts["train"]["variants"] == train.num_groups - 4
 
 
 def test_puzzles_that_do_not_exist_are_a_configuration_error(

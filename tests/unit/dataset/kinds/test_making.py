@@ -123,6 +123,15 @@ def test_puzzles_depend_on_the_seed_and_repeat_no_other(kind: Kind) -> None:
     assert any(kind.key_of(one.question) not in taken for one in made(kind, 6, seed=1))
 
 
+def test_answers_may_have_foreign_tokens(kind: Kind) -> None:
+    (puzzle,) = made(kind, 1)
+    answers = np.stack([puzzle.answer] * 3).astype(np.int64)
+    answers[1], answers[2, 0] = 0, 60
+    valid, kept = kind.holds(np.stack([puzzle.question] * 3), answers)
+    assert valid.tolist() == [True, False, False]
+    assert not kept[1]
+
+
 def test_a_typed_puzzle_is_read_back(kind: Kind) -> None:
     question = kind.to_grid(made(kind, 1)[0].question)
     look = kind.board(len(question))

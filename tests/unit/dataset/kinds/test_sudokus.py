@@ -7,6 +7,9 @@ from dataset.kinds.base import Kind, kind_named
 from dataset.kinds.making import Draws
 from dataset.kinds.sudoku_16 import SUDOKU_16
 from dataset.kinds.sudoku_x import SUDOKU_X
+from models.biases.sudoku.config import require_sudoku
+from models.config import DataFacts
+from runtime.errors import ConfigError
 
 WITH_DIAGONALS = "1234432121433412"
 WITHOUT_DIAGONALS = "1234341221434321"
@@ -52,6 +55,16 @@ def test_a_drawn_puzzle_has_one_solution_in_its_views(kind: str, size: int) -> N
     for asked, right in zip(*turned, strict=True):
         (found,) = one.solutions(one.to_grid(asked))
         assert found.reshape(-1).tolist() == right.tolist()
+
+
+def test_other_sizes_and_models_without_diagonals_are_refused() -> None:
+    with pytest.raises(ValueError, match="5 rows; accepted for Sudoku X: 4, 9, 16"):
+        SUDOKU_X.parse("." * 25)
+    require_sudoku(DataFacts(18, 256, 1, kind="sudoku_16"), "it")
+    with pytest.raises(ConfigError, match="9 x 9 cells"):
+        require_sudoku(DataFacts(18, 256, 1, kind="sudoku_16"), "it", most_cells=81)
+    with pytest.raises(ConfigError, match="16 x 16 cells"):
+        require_sudoku(DataFacts(11, 81, 1, kind="sudoku_x"), "it")
 
 
 def test_views_of_sixteen_keep_the_rules() -> None:
