@@ -88,7 +88,7 @@ def test_a_folder_of_typed_puzzles_is_read_and_checked(
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        ("--kind queen", "--kind queen; accepted: latin_square, futoshiki, kenken, queens"),
+        ("--kind queen", "--kind queen; accepted: latin_square, sudoku_16, sudoku_x, futoshiki"),
         ("--kind maze", "--kind maze; accepted: latin_square"),
         ("--kind queens", "--size is needed; accepted: 6, 7, 8, 9, 10"),
         ("--kind queens --size 4", "--size 4; accepted for queens: 6, 7, 8, 9, 10"),

@@ -83,7 +83,7 @@ def test_a_kind_from_a_plug_in_is_drawn_everywhere(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("kind", [KINDS.load(name) for name in KINDS])
 def test_every_kind_parses_the_text_that_its_look_writes(kind: Kind) -> None:
-    rows = 12 if kind.key == "kenken" else 9
+    rows = {"kenken": 12, "sudoku_16": 16}.get(kind.key, 9)
     look = kind.board(rows)
     assert len({one.token for one in look.tokens}) == len(look.tokens)
     assert max(one.token for one in look.tokens) == kind.vocab_size(rows) - 1
