@@ -190,7 +190,11 @@ def test_new_rows_start_at_the_nearest_task(
 ) -> None:
     from training.checkpoint.tensors import load_weights
 
-    longer = ("max_steps=60", "epochs=500", "global_batch_size=4")
+    made = json.loads(tasks.read_bytes())
+    for pair in made["bb"]["train"]:
+        pair["output"] = [[0, 0]]  # Another rule than that of the first task.
+    tasks.write_text(json.dumps(made))
+    longer = ("max_steps=150", "epochs=500", "global_batch_size=4")
     rates = ("lr=1e-2", "lr_warmup_steps=0", "puzzle_emb_lr=0.1")
     run = trained_on(tasks, tmp_path, "--num-aug=0", *arch, *longer, *rates)
     (saved,) = run.glob("step_*")
