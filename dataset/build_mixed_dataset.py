@@ -91,10 +91,10 @@ def read_part(split_dir: Path) -> tuple[PuzzleDatasetMetadata, PuzzleSet]:
 def kind_of(metadata: PuzzleDatasetMetadata, folder: Path) -> str:
     """Return the kind of a part; sets that do not name it have the only one that fits."""
     fitting = [kind.key for kind in kinds_with(metadata.seq_len, metadata.vocab_size)]
-    kind = metadata.kind or (fitting[0] if len(fitting) == 1 else None)
+    kind = metadata.kind or (fitting[0] if len(fitting) == 1 else "")
     if kind not in KINDS:
-        raise DatasetError(f"{folder}: the kind of its puzzles is not known: {kind}")
-    return str(kind)
+        raise DatasetError(f"{folder}: puzzles of the kind {kind or 'unknown'}, not known here")
+    return kind
 
 
 def padded_sets(parts: Parts, kinds: Sequence[str]) -> dict[str, PuzzleSet]:

@@ -156,7 +156,7 @@ def think_longer(
         for num_chains in sorted(set(settings.chains))
         for select in _choices(settings, num_chains)
     ]
-    name = batches.dataset.kind
+    name = batches.dataset.kind or ""
     kind = kind_named(name) if name in KINDS else None
     kind = kind if kind and kind.many_answers else None
     runner = _ChainRunner(forward, model, ranks, settings, views, read_at, lines, kind)

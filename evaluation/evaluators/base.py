@@ -112,8 +112,8 @@ class SharesEvaluator:
         num_rows = sum(rows for rows, _ in parts)
         if not num_rows:
             return Findings({}, {"num_examples": 0})
-        totals = {name: sum(sums[name] for _, sums in parts).tolist() for name in self.shares}
-        shares = {name: wilson(*found) for name, found in totals.items() if found[1]}
+        totals = {name: np.sum([sums[name] for _, sums in parts], axis=0) for name in self.shares}
+        shares = {name: wilson(*map(int, found)) for name, found in totals.items() if found[1]}
         metrics = {name: share.value for name, share in shares.items()}
         details = {"num_examples": num_rows} | {name: asdict(one) for name, one in shares.items()}
         return Findings(metrics, details)
