@@ -37,7 +37,7 @@ from dataset.format.schema import (
     PuzzleSet,
 )
 from dataset.kinds import KINDS
-from dataset.kinds.base import kind_named, kinds_with
+from dataset.kinds.base import kind_named, only_kind_with
 from runtime.errors import DatasetError
 from runtime.streams import Stream, random_words
 
@@ -148,8 +148,7 @@ class PuzzleDataset:
         """
         seq_len, vocab_size = self.metadata.seq_len, self.metadata.vocab_size
         if (name := self.metadata.kind) is None:
-            kinds = kinds_with(seq_len, vocab_size)
-            return kinds[0].key if len(kinds) == 1 else None
+            return only_kind_with(seq_len, vocab_size)
         if name in KINDS and not kind_named(name).fits(seq_len, vocab_size):
             problem = f"kind {name!r} cannot have {seq_len} cells and {vocab_size} tokens"
             raise DatasetError(f"{self.split_dirs[0] / METADATA_NAME}: {problem}")

@@ -29,7 +29,7 @@ from dataset.format.schema import (
 )
 from dataset.format.writing import IDS, atomic_build, write_manifest, write_split
 from dataset.kinds import KINDS
-from dataset.kinds.base import kinds_with
+from dataset.kinds.base import only_kind_with
 from dataset.kinds.mixed import MIXED
 from runtime.errors import DatasetError
 
@@ -90,10 +90,9 @@ def read_part(split_dir: Path) -> tuple[PuzzleDatasetMetadata, PuzzleSet]:
 
 def kind_of(metadata: PuzzleDatasetMetadata, folder: Path) -> str:
     """Return the kind of a part; sets that do not name it have the only one that fits."""
-    fitting = [kind.key for kind in kinds_with(metadata.seq_len, metadata.vocab_size)]
-    kind = metadata.kind or (fitting[0] if len(fitting) == 1 else "")
+    kind = metadata.kind or only_kind_with(metadata.seq_len, metadata.vocab_size) or "unknown"
     if kind not in KINDS:
-        raise DatasetError(f"{folder}: puzzles of the kind {kind or 'unknown'}, not known here")
+        raise DatasetError(f"{folder}: puzzles of the kind {kind}, not known here")
     return kind
 
 

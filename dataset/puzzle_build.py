@@ -112,7 +112,7 @@ class PuzzleBuild(ABC):
         """Return the training puzzles, with more if the flags ask for them.
 
         Args:
-            others: the puzzles of the other splits, of which none may be added.
+            others: the puzzles of the other splits; none of them is added.
         """
         return train
 

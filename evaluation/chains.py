@@ -197,8 +197,8 @@ class _ChainRunner:
     def judge(self, batch: Batch, first_row: int) -> tuple[np.ndarray, np.ndarray]:
         """Run all chains on a batch. Return int64 [b, columns]: whether the row has labels, then
         for each line whether the first and the chosen chain are right, and how many different right
-        answers all chains give; and the seconds that each chain took for each number of steps,
-        [C, D].
+        answers all chains give (one at most, if a puzzle has one); and the seconds that each chain
+        took for each number of steps, [C, D].
         """
         rows = np.arange(first_row, first_row + len(batch.inputs))
         seen = seen_by_chains(self.views, self.settings.seed, rows, max(self.settings.chains))
@@ -215,7 +215,8 @@ class _ChainRunner:
             preds = result.preds[:, place]
             right = right_at[place][:num_chains]
             answers = answers_of(select, result, place, steps)
-            judged += [right[0], self._right(answers, batch), _distinct(preds, right)]
+            number = _distinct(preds, right) if self.kind else right.any(0)
+            judged += [right[0], self._right(answers, batch), number]
         return np.stack(judged, -1), seconds
 
     def _right(self, preds: np.ndarray, batch: Batch) -> np.ndarray:

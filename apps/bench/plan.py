@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from dataset.format.schema import LabelField, PuzzleDatasetMetadata
-from dataset.kinds.base import kinds_with
+from dataset.kinds.base import only_kind_with
 from runtime.accelerators import ACCELERATORS, Accelerator
 from runtime.errors import ConfigError, DatasetError
 from runtime.schema import Count, CountOrZero, PositiveFloat, Schema, Size
@@ -153,8 +153,7 @@ class Plan:
         self.config, self.gpu, self.gpus = config, gpu, settings.gpus
         self.network, self.width = settings.network * 1e9, config.arch.puzzle_emb_width
         self.data, self.tests, self.source = describe_data(config, settings)
-        kinds = kinds_with(self.data.seq_len, self.data.vocab_size)
-        kind = kinds[0].key if len(kinds) == 1 else None
+        kind = only_kind_with(self.data.seq_len, self.data.vocab_size)
         self.rows = config.global_batch_size // self.gpus
         self.micro = self.rows // config.num_parts(self.gpus)  # Rows that pass at once.
         few = max(self.micro, 2)  # torch computes a single row in another way.

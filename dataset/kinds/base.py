@@ -384,3 +384,9 @@ def kinds_with(seq_len: int, vocab_size: int) -> list[Kind]:
     published = [kind for kind in map(KINDS.load, KINDS) if kind.is_published]
     fitting = [kind for kind in published if kind.fits(seq_len, vocab_size)]
     return [kind for kind in fitting if kind.vocab_size(isqrt(seq_len)) == vocab_size]
+
+
+def only_kind_with(seq_len: int, vocab_size: int) -> str | None:
+    """Return the name of the one kind in `kinds_with`, or None if there are several or none."""
+    kinds = kinds_with(seq_len, vocab_size)
+    return kinds[0].key if len(kinds) == 1 else None

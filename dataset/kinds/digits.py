@@ -36,9 +36,7 @@ def _line_rules(size: int, num_tokens: int, step: int, first: int) -> Clauses:
     for cell in cells.flat:
         rules.choose(cell, tokens)
     for line in (*cells, *cells.T):
-        rules.different(line, tokens)
-        for token in tokens:
-            rules.either(*(rules.holds(cell, token) for cell in line))
+        rules.permuted(line, tokens)
     return rules
 
 

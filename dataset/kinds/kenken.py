@@ -51,8 +51,10 @@ class KenKenKind(Kind):
         return 3 * size
 
     def board(self, size: int) -> BoardLook:
-        names = [(text.replace(".", "open"), text) for text in _TEXT[1:]]
-        looks = (TokenLook(n, *both, keys=both[1:]) for n, both in enumerate(names, start=1))
+        looks = (
+            TokenLook(token, text.replace(".", "open"), text, keys=(text,))
+            for token, text in enumerate(_TEXT[1:], start=1)
+        )
         hint = "Paste rows as text: three for each row of the square (docs/data.md)."
         return BoardLook(tuple(looks), cells="written", open=OPEN, box=(3, 3), hint=hint)
 
@@ -95,12 +97,11 @@ class KenKenKind(Kind):
         cages = _drawn_cages(size, digits, draws)
         board = _board_of(cages, size)
         shown, _ = self.rules(board).puzzle(board, found, size**2, draws)
-        alone = shown[1::3, 1::3].reshape(-1) != OPEN
-        for cage in [cage for cage in cages if alone[cage.cells].any()]:
+        needed = shown[1::3, 1::3].reshape(-1) != OPEN
+        for cage in [cage for cage in cages if needed[cage.cells].any()]:
             cages.remove(cage)
             cages += [Cage([cell], "=", int(digits[cell])) for cell in cage.cells]
-        board = _board_of(cages, size)
-        return board, filled(board, found)
+        return (board := _board_of(cages, size)), filled(board, found)
 
     def views(self, size: int) -> Views:
         return KenKenViews(size)
@@ -114,7 +115,6 @@ def cages_of(board: np.ndarray) -> list[Cage]:
     is_wall = blocks[:, [place for place, _ in _SIDES]] == WALL
     corners = np.minimum(blocks[:, _CORNERS], WALL)
     texts = ["".join(row).strip() for row in np.array([*_TEXT])[corners]]
-    near = [_neighbours(cell, size) for cell in range(size**2)]
     cages, seen = list[Cage](), set[int]()
     for start in range(size**2):
         if start in seen:
@@ -122,7 +122,7 @@ def cages_of(board: np.ndarray) -> list[Cage]:
         where = f"row {start // size + 1}, column {start % size + 1}"
         cells = [start]
         for cell in cells:  # It grows.
-            for side, other in enumerate(near[cell]):
+            for side, other in enumerate(_neighbours(cell, size)):
                 if is_wall[cell, side] != (other is None or is_wall[other, 3 - side]):
                     raise ValueError(f"the cage of {where}: a wall has one side only")
                 if not is_wall[cell, side] and other not in cells:

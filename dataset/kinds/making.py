@@ -103,6 +103,13 @@ class Clauses:
         for token in tokens:
             self.at_most(1, [self.holds(cell, token) for cell in places])
 
+    def permuted(self, cells: Iterable[Number], tokens: Iterable[int]) -> None:
+        """Require that each of the tokens is in exactly one of the cells."""
+        places, needed = [*cells], [*tokens]
+        self.different(places, needed)
+        for token in needed:
+            self.either(*(self.holds(cell, token) for cell in places))
+
     def given(self, board: np.ndarray, open: int) -> list[int]:
         """Return the literals for all cells with a choice where the board is not `open`."""
         flat = board.reshape(-1)

@@ -6,7 +6,7 @@ from math import isqrt
 
 import numpy as np
 
-from dataset.kinds.base import BoardLook, Kind, Verdict, plain_colours, wrong_verdict
+from dataset.kinds.base import BoardLook, Kind, Verdict, plain_colours
 
 _MOST_TOKENS = 64
 
@@ -37,8 +37,7 @@ class MixedKind(Kind):
     def judge(self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None) -> Verdict:
         if target is None:
             return Verdict(None, "an answer whose kind is not known")
-        wrong = self.wrong(question, answer, target)
-        return wrong_verdict(self.goal, wrong) if wrong.any() else Verdict(True, self.goal)
+        return super().judge(question, answer, target)
 
 
 MIXED = MixedKind()

@@ -39,9 +39,7 @@ class BoxedKind(LatinSquareKind):
     def rules(self, question: np.ndarray) -> Clauses:
         rules, tokens = super().rules(question), range(OPEN + 1, OPEN + 1 + len(question))
         for group in self.groups(len(question)):
-            rules.different(group, tokens)
-            for token in tokens:
-                rules.either(*(rules.holds(cell, token) for cell in group))
+            rules.permuted(group, tokens)
         return rules
 
     def broken(self, answer: np.ndarray) -> np.ndarray:

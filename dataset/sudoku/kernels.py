@@ -267,6 +267,28 @@ def _dig(puzzle, target, layout, state):
 
 
 @compiled
+def _without_a_clue(puzzle, state):
+    new = puzzle.copy()
+    clues = np.flatnonzero(new)
+    new[clues[_random_below(state, len(clues))]] = 0
+    return new
+
+
+@compiled
+def _complete(puzzle, solution, at_a_time, layout, state):
+    """Add clues, some at a time, until the solution is the only one, make the puzzle minimal, and
+    return its rating.
+    """
+    while _count_and_rate(puzzle, layout, state)[0] != 1:
+        for _ in range(at_a_time):
+            empty = np.flatnonzero(puzzle == 0)
+            cell = empty[_random_below(state, len(empty))]
+            puzzle[cell] = solution[cell]
+    _dig(puzzle, np.int64(0), layout, state)
+    return _count_and_rate(puzzle, layout, state)[1]
+
+
+@compiled
 def _climb(puzzle, solution, min_rating, max_steps, layout, state):
     """Make the puzzle minimal, then harder, by a vicinity search; return (puzzle, steps).
 
@@ -278,16 +300,8 @@ def _climb(puzzle, solution, min_rating, max_steps, layout, state):
     steps = 0
     while best < min_rating and steps < max_steps:
         steps += 1
-        neighbour = puzzle.copy()
-        clues = np.flatnonzero(neighbour)
-        neighbour[clues[_random_below(state, len(clues))]] = 0
-        while _count_and_rate(neighbour, layout, state)[0] != 1:
-            for _ in range(2):
-                empty = np.flatnonzero(neighbour == 0)
-                cell = empty[_random_below(state, len(empty))]
-                neighbour[cell] = solution[cell]
-        _dig(neighbour, np.int64(0), layout, state)
-        _, rating = _count_and_rate(neighbour, layout, state)
+        neighbour = _without_a_clue(puzzle, state)
+        rating = _complete(neighbour, solution, np.int64(2), layout, state)
         if rating >= best:
             best, puzzle = rating, neighbour
     return puzzle, steps
@@ -305,16 +319,9 @@ def vary_puzzle(puzzle, min_rating, max_tries, layout, state):
         (success, puzzle, solution).
     """
     for _ in range(max_tries):
-        new = puzzle.copy()
-        clues = np.flatnonzero(new)
-        new[clues[_random_below(state, len(clues))]] = 0
+        new = _without_a_clue(puzzle, state)
         solution = _search(new, _any_digit(layout), layout, np.int64(1), np.int64(1), state)[2]
-        while _count_and_rate(new, layout, state)[0] != 1:
-            empty = np.flatnonzero(new == 0)
-            cell = empty[_random_below(state, len(empty))]
-            new[cell] = solution[cell]
-        _dig(new, np.int64(0), layout, state)
-        _, rating = _count_and_rate(new, layout, state)
+        rating = _complete(new, solution, np.int64(1), layout, state)
         if rating >= min_rating and (new != puzzle).any():
             return True, new, solution
     return False, puzzle, puzzle

@@ -68,9 +68,7 @@ def test_generated_sets(size: int, vocabulary: int, sudoku: Any):
     assert counts["train"]["attempts"] >= 20
 
 
-def test_variants_follow_the_training_puzzles_and_are_no_test_puzzles(
-    sudoku: Any, tmp_path: Path, error_line: ErrorLine
-):
+def test_variants_follow_the_training_puzzles_and_are_no_test_puzzles(sudoku: Any, tmp_path: Path):
     how = {"size": 9, "seed": 3, "min_clues": 26, "max_clues": 30, "min_rating": 0, "taken": set()}
     made = [*islice(generator.generate_puzzles(stream=Stream.NEW_TEST, **how), 7)]
     texts = [["".join(map(str, board)) for board in one[:2]] for one in made]
