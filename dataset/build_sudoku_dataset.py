@@ -39,8 +39,8 @@ class SudokuBuild(PuzzleBuild):
         "--size": flag("rows of the grid", int, 9, choices=(4, 6, 9)),
         "--num-aug": flag("random images to add to each training puzzle", integer(0), 0),
         "--variants": flag(
-            "puzzles to make from each training puzzle that is read: at least half as hard for our"
-            " solver, with some other clues, and with the same rating in the set",
+            "puzzles to make from each training puzzle that is read: with another solution, about"
+            " as hard for our solver, and with the same rating in the set",
             integer(1),
         ),
         "--min-difficulty": flag(

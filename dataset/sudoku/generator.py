@@ -24,7 +24,8 @@ from runtime.streams import Stream, random_words
 
 MAX_STEPS = 5000  # Steps of a vicinity search before it starts again with another solution.
 _MAX_EFFORT = 50_000  # Attempts plus steps without a new puzzle before giving up.
-_MAX_TRIES = 100  # Exchanges of clues for one variant.
+_HARD = 64  # Backtracks that are enough for a variant of a harder puzzle.
+_MAX_CLIMB = 2_000  # Steps to make one variant harder.
 _WORDS_PER_BLOCK = 1024
 
 
@@ -74,7 +75,7 @@ def vary_puzzles(
     """Yield up to `copies` variants of each puzzle: question, answer and the puzzle's rating.
 
     Each is made from the one before it, the first from the puzzle, by an exchange of clues. It is
-    minimal, has exactly one solution, and needs at least half of the puzzle's backtracks.
+    minimal, has exactly one solution, and needs as many backtracks as the puzzle, or at least 64.
 
     Args:
         taken: keys of puzzles that must not be repeated; keys of the variants are added.
@@ -84,10 +85,10 @@ def vary_puzzles(
         if not question.any():
             continue
         start = board = (1 << question.astype(np.int64)) >> 1
-        min_rating = np.int64(solve_board(start, layout, np.int64(1))[1] // 2)
+        min_rating = np.int64(min(solve_board(start, layout, np.int64(1))[1], _HARD))
         for copy in range(copies):
             state = random_words(seed, Stream.VARIANTS, (0, copy, number, 0), 1)
-            success, board, solution = vary_puzzle(board, min_rating, _MAX_TRIES, layout, state)
+            success, board, solution = vary_puzzle(board, min_rating, _MAX_CLIMB, layout, state)
             question, answer = DIGIT_OF_BIT[board], DIGIT_OF_BIT[solution]
             if not success:
                 board = start

@@ -308,23 +308,24 @@ def _climb(puzzle, solution, min_rating, max_steps, layout, state):
 
 
 @compiled
-def vary_puzzle(puzzle, min_rating, max_tries, layout, state):
-    """Make a minimal puzzle that shares most of its clues with this one.
+def vary_puzzle(puzzle, min_rating, max_steps, layout, state):
+    """Make a minimal puzzle with another solution than this one's.
 
-    A try removes a clue, chooses one of the solutions at random, adds clues of it until it is the
-    only one, and makes the puzzle minimal. The first new puzzle with a rating of at least
-    `min_rating` is returned.
+    Clues are removed until a solution that is chosen at random is another one, and clues of it are
+    added until it is the only one. Then the puzzle is made harder by `_climb`.
 
     Returns:
-        (success, puzzle, solution).
+        (the rating is at least `min_rating`, puzzle, solution).
     """
-    for _ in range(max_tries):
-        new = _without_a_clue(puzzle, state)
-        solution = _search(new, _any_digit(layout), layout, np.int64(1), np.int64(1), state)[2]
-        rating = _complete(new, solution, np.int64(1), layout, state)
-        if rating >= min_rating and (new != puzzle).any():
-            return True, new, solution
-    return False, puzzle, puzzle
+    free, one, drawn = _any_digit(layout), np.int64(1), np.int64(1)
+    old = _search(puzzle, free, layout, one, drawn, state)[2]
+    new, solution = puzzle, old
+    while new.any() and (solution == old).all():
+        new = _without_a_clue(new, state)
+        solution = _search(new, free, layout, one, drawn, state)[2]
+    _complete(new, solution, one, layout, state)
+    new, _ = _climb(new, solution, min_rating, max_steps, layout, state)
+    return _count_and_rate(new, layout, state)[1] >= min_rating, new, solution
 
 
 @compiled
