@@ -155,6 +155,24 @@ class DihedralViews(Views):
         return self._cells[views], None
 
 
+class DrawnViews(Views):
+    """Symmetries that are too many to list: each number stands for one that is drawn at random."""
+
+    number = 2**40
+    stream: int
+
+    def drawn(self, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
+        """Draw a view: int64 [cells] and integers [tokens], as in `moves`."""
+        raise NotImplementedError
+
+    def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        drawn = [self.drawn(Draws(0, self.stream, view)) for view in views.tolist()]
+        cells, tokens = (np.stack(parts) for parts in zip(*drawn, strict=True))
+        for parts in (cells, tokens):
+            parts[views == 0] = np.arange(parts.shape[1])
+        return cells, tokens.astype(np.uint8)
+
+
 class Kind:
     """One kind of puzzle: its cells and tokens, its text, its look, its rules, its generator.
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from dataset.kinds.base import BoardLook, Kind, Puzzle, TokenLook, Views
+from dataset.kinds.base import BoardLook, DrawnViews, Kind, Puzzle, TokenLook, Views
 from dataset.kinds.making import Clauses, Draws, filled
 
 OPEN, COLOURS, APART, JOINED = 1, (2, 3, 4), 5, 6
 _MOST_ANSWERS = 1000
-_STREAM = 0x636F6C6F7572
 
 
 class ColouringKind(Kind):
@@ -117,24 +116,19 @@ def crosses(x: np.ndarray, y: np.ndarray, one: int, other: int, joined: np.ndarr
     )
 
 
-class ColouringViews(Views):
-    """Permutations of nodes and colours; each number stands for one that is drawn at random."""
+class ColouringViews(DrawnViews):
+    """Permutations of nodes and colours."""
 
-    number = 2**40
+    stream = 0x636F6C6F7572
 
     def __init__(self, size: int) -> None:
         self._size = size
 
-    def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    def drawn(self, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
+        nodes, tokens = draws.order(self._size), np.arange(JOINED + 1)
+        tokens[[*COLOURS]] = COLOURS[0] + draws.order(len(COLOURS))
         cells = np.arange(self._size**2).reshape(self._size, self._size)
-        moved, tokens = [], np.tile(np.arange(JOINED + 1, dtype=np.uint8), (len(views), 1))
-        for number, view in enumerate(views.tolist()):
-            draws = Draws(0, _STREAM, view)
-            nodes = draws.order(self._size) if view else np.arange(self._size)
-            moved.append(cells[nodes][:, nodes].reshape(-1))
-            if view:
-                tokens[number, [*COLOURS]] = COLOURS[0] + draws.order(len(COLOURS))
-        return np.stack(moved), tokens
+        return cells[nodes][:, nodes].reshape(-1), tokens
 
 
 COLOURING = ColouringKind()

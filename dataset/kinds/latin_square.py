@@ -2,11 +2,9 @@
 
 import numpy as np
 
-from dataset.kinds.base import BoardLook, Kind, Views
+from dataset.kinds.base import BoardLook, DrawnViews, Kind, Views
 from dataset.kinds.digits import OPEN, digit_tokens, line_rules, repeated_in_lines
 from dataset.kinds.making import Clauses, Draws
-
-_STREAM = 0x6C6174696E
 
 
 class LatinSquareKind(Kind):
@@ -36,12 +34,10 @@ class LatinSquareKind(Kind):
         return LatinViews(size)
 
 
-class LatinViews(Views):
-    """Permutations of rows, columns and digits, and transposition; each number stands for one that
-    is drawn at random.
-    """
+class LatinViews(DrawnViews):
+    """Permutations of rows, columns and digits, and transposition."""
 
-    number = 2**40
+    stream = 0x6C6174696E
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -50,17 +46,11 @@ class LatinViews(Views):
         """Draw an order of the rows, or of the columns."""
         return draws.order(self.size)
 
-    def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        size, unchanged = self.size, np.arange(self.size)
-        cells, tokens = [], []
-        for view in views.tolist():
-            draws = Draws(0, _STREAM, view)
-            rows, columns = (self.order(draws) if view else unchanged for _ in range(2))
-            digits = draws.order(size) if view else unchanged
-            grid = np.arange(size**2).reshape(size, size)[rows][:, columns]
-            cells.append((grid.T if view and draws.below(2) else grid).reshape(-1))
-            tokens.append(np.concatenate([[0, OPEN], OPEN + 1 + digits]))
-        return np.stack(cells), np.stack(tokens).astype(np.uint8)
+    def drawn(self, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
+        rows, columns, digits = self.order(draws), self.order(draws), draws.order(self.size)
+        grid = np.arange(self.size**2).reshape(self.size, self.size)[rows][:, columns]
+        cells = (grid.T if draws.below(2) else grid).reshape(-1)
+        return cells, np.concatenate([[0, OPEN], OPEN + 1 + digits])
 
 
 LATIN_SQUARE = LatinSquareKind()
