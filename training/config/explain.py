@@ -15,6 +15,8 @@ from runtime.text import shown
 
 SchemaT = TypeVar("SchemaT", bound=Schema)
 _MAX_FAULTS = 5
+# Names of other trainers.
+_ELSEWHERE = {"learning_rate": "lr", "batch_size": "global_batch_size", "resume_from": "resume"}
 
 
 def validate(schema: type[SchemaT], composed: Mapping[str, Any]) -> SchemaT:
@@ -49,7 +51,8 @@ def did_you_mean(path: str, candidates: Iterable[str], key: str = "") -> str:
     known = [n for n in candidates if "*" not in n or get_close_matches(n.split(".")[0], [first])]
     named = dict.fromkeys(_with_free_names(each, path) for each in known)
     by_leaf = {each.rpartition(".")[2]: each for each in known if "*" not in each}
-    near = get_close_matches(path, named, n=1)
+    elsewhere = _ELSEWHERE.get(path)
+    near = [elsewhere] if elsewhere in named else get_close_matches(path, named, n=1)
     near = near or [by_leaf[each] for each in get_close_matches(leaf, by_leaf, n=1)]
     return f"; did you mean {key}{near[0]}?" if near else ""
 

@@ -110,6 +110,8 @@ def test_a_run_is_named_with_and_without_its_key(
         "--cfg": "-c/--cfg: expected one argument: write settings as key=value; see --help",
         "--cfg job arch=hrm_v2": "did you mean arch=hrm_v1?",
         "--help lrr=1": "lrr=1; did you mean lr?",
+        "--help learning_rate=1": "learning_rate=1; did you mean lr?",
+        "--help batch_size=8": "batch_size=8; did you mean global_batch_size?",
         "lr=1,2 --cfg job": "lr=1,2: several values need -m",
         "~lr": "~lr: cannot delete a setting; lr=null turns off",
         "--lr 3": "unrecognized arguments: --lr: write settings as key=value; see --help",
