@@ -16,6 +16,7 @@ import yaml
 
 from apps.attractor.config import AttractorConfig
 from apps.dec.config import DECConfig
+from apps.graph.config import GraphConfig
 from apps.grid.config import GridConfig
 from apps.lattice.config import LatticeConfig
 from apps.nca.config import NCAConfig
@@ -54,6 +55,7 @@ SECTIONS: dict[str, Any] = {
     "arch/attractor": AttractorConfig(),
     "arch/grid": GridConfig(),
     "arch/nca": NCAConfig(),
+    "arch/graph": GraphConfig(),
     "arch/lattice": LatticeConfig(),
     "arch/transformer": TransformerConfig.model_construct(None, **AS_WIDE),
     "loss/act_stablemax": ACTLossConfig(),

@@ -167,7 +167,7 @@ def test_a_folder_adds_files_and_groups(answer: Answer, complaint: Answer) -> No
     config = load_config(TrainConfig, "cfg_pretrain", [*own, "experiment=mine", "loss=mine"])
     assert (config.arch.name, config.arch.hidden_size, config.lr) == ("trm", 1024, 3.0)
     assert config.arch.loss.loss_type == "softmax_cross_entropy"
-    assert "  arch: attractor, big, dec, grid, hrm" in answer(*own, "--help")
+    assert "  arch: attractor, big, dec, graph, grid, hrm" in answer(*own, "--help")
     assert "did you mean arch=big?" in complaint(*own, "arch=bigg")
 
 

@@ -121,7 +121,7 @@ def test_a_launcher_that_restarts_goes_on_from_the_newest() -> None:
 def choices(group: str) -> list[str]:
     """Return all choices of a group but those of apps, which their own tests cover."""
     names = {path.stem for path in (CONFIG_DIR / group).glob("*.yaml")}
-    apps = ("attractor", "dec", "grid", "lattice", "nca")
+    apps = ("attractor", "dec", "graph", "grid", "lattice", "nca")
     return sorted(f"{group}={name}" for name in names if not name.startswith(apps))
 
 

@@ -1,0 +1,49 @@
+"""Settings of TRM's recursion on graphs."""
+
+from typing import ClassVar, Literal
+
+from models.config import ARCHITECTURES, RecurrenceConfig
+from runtime.registry import imported
+from runtime.schema import NumLayers, PositiveFloat, Size, SizeOrZero, StrictBool
+
+
+class GraphConfig(RecurrenceConfig):
+    """TRM's recursion on the board of a graph: row and column n belong to node n. It treats all
+    nodes alike, so it does not have to learn this. No weight depends on the number of nodes.
+
+    Alike nodes stay alike; where they need different colours, `techniques=random_starts` tells
+    them apart.
+    """
+
+    width_multiple: ClassVar[int] = 8
+    any_canvas: ClassVar[bool] = True
+    fixed: ClassVar[dict[str, object]] = dict(
+        mlp_t=False,
+        puzzle_emb_ndim=0,
+        puzzle_emb_len=0,
+        attention_bias="none",
+        pos_encodings="none",
+    )
+
+    name: Literal["graph"] = "graph"
+    """TRM on the board of a graph; treats all nodes alike"""
+
+    H_cycles: Size = 2
+    """updates of z_H in an ACT step, the last of them with gradients"""
+    L_cycles: Size = 3
+    """updates of z_L before each update of z_H"""
+    L_layers: NumLayers = 1
+    """blocks of the network"""
+    hidden_size: Size = 64
+    """width of the state of a cell (D)"""
+    expansion: PositiveFloat = 2.0
+    """inner width of SwiGLU / hidden_size, before the factor 2/3 and rounding up to 8"""
+    pos_encodings: Literal["rope", "learned", "none"] = "none"
+    """must be none: there are no positions"""
+    puzzle_emb_ndim: SizeOrZero = 0
+    """must be 0: there is no puzzle embedding"""
+    no_ACT_continue: StrictBool = True
+    """false: learn q_continue and halt as HRM does"""
+
+
+ARCHITECTURES.add("graph", GraphConfig, imported("apps.graph.model", "GraphInner"))
