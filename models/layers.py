@@ -25,7 +25,7 @@ _FLASH_ATTENTION = {
     "fa4": ("flash_attn.cute", "pip install flash-attn-4"),
 }
 _AUTO_SETTING = "arch.attention=auto (evaluate.py: arch_overrides.attention=auto)"
-# Kernels by backend, imported by `require_backend`, because a compiled graph cannot import.
+# Kernels by backend, imported by `require_backend`, because compiled code cannot import.
 _LOADED: dict[str, Callable[..., Tensor]] = {}
 
 

@@ -21,6 +21,7 @@ _CHOSEN = {
     ("maze", None): "maze",
     ("latin_square", 8): "latin-square",
     ("queens", 8): "queens",
+    ("colouring", None): "colouring",
 }
 """The model for puzzles of a kind and size, None for all sizes, if the user names none."""
 
