@@ -1,29 +1,20 @@
 """Settings of TRM's recursion on graphs."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from models.config import ARCHITECTURES, RecurrenceConfig
+from apps.nca.config import AnyCanvasConfig
+from models.config import ARCHITECTURES
 from runtime.registry import imported
-from runtime.schema import NumLayers, PositiveFloat, Size, SizeOrZero, StrictBool
+from runtime.schema import NumLayers, PositiveFloat, Size, StrictBool
 
 
-class GraphConfig(RecurrenceConfig):
+class GraphConfig(AnyCanvasConfig):
     """TRM's recursion on the board of a graph: row and column n belong to node n. It treats all
-    nodes alike, so it does not have to learn this. No weight depends on the number of nodes.
+    nodes alike, so it does not have to learn this.
 
     Alike nodes stay alike; where they need different colours, `techniques=random_starts` tells
     them apart.
     """
-
-    width_multiple: ClassVar[int] = 8
-    any_canvas: ClassVar[bool] = True
-    fixed: ClassVar[dict[str, object]] = dict(
-        mlp_t=False,
-        puzzle_emb_ndim=0,
-        puzzle_emb_len=0,
-        attention_bias="none",
-        pos_encodings="none",
-    )
 
     name: Literal["graph"] = "graph"
     """TRM on the board of a graph; treats all nodes alike"""
@@ -38,10 +29,6 @@ class GraphConfig(RecurrenceConfig):
     """width of the state of a cell (D)"""
     expansion: PositiveFloat = 2.0
     """inner width of SwiGLU / hidden_size, before the factor 2/3 and rounding up to 8"""
-    pos_encodings: Literal["rope", "learned", "none"] = "none"
-    """must be none: there are no positions"""
-    puzzle_emb_ndim: SizeOrZero = 0
-    """must be 0: there is no puzzle embedding"""
     no_ACT_continue: StrictBool = True
     """false: learn q_continue and halt as HRM does"""
 

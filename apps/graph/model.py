@@ -2,8 +2,8 @@
 
 Row and column n of the board belong to node n: the cell (n, n) is the node, the cell (m, n) the
 edge between two nodes. A node's message is read from its own cell and from the means over its row
-and its column, and goes to all cells of its row and its column (after arXiv:1812.09902, where maps
-of such boards that treat all nodes alike are sums of these parts and the transposed board).
+and its column, and goes to all cells of its row and its column. arXiv:1812.09902 lists all linear
+maps of such boards that treat nodes alike; these are some of them.
 
 Shape letters: B batch, N nodes, S = N * N cells, D hidden width.
 """

@@ -9,10 +9,9 @@ from runtime.registry import imported
 from runtime.schema import NumLayers, PositiveFloat, Size, SizeOrZero, StrictBool
 
 
-class NCAConfig(RecurrenceConfig):
-    """TRM with one latent where an update reads a cell and its neighbours only, on a square grid.
-    Far cells reach each other in many cheap updates. No weight depends on the size of the grid, so
-    the same model fits all sizes.
+class AnyCanvasConfig(RecurrenceConfig):
+    """A recurrence on square grids without positions or puzzle embedding. No weight depends on the
+    size of the grid, so the same model fits all sizes.
     """
 
     width_multiple: ClassVar[int] = 8
@@ -24,6 +23,17 @@ class NCAConfig(RecurrenceConfig):
         attention_bias="none",
         pos_encodings="none",
     )
+
+    pos_encodings: Literal["rope", "learned", "none"] = "none"
+    """must be none: there are no positions"""
+    puzzle_emb_ndim: SizeOrZero = 0
+    """must be 0: there is no puzzle embedding"""
+
+
+class NCAConfig(AnyCanvasConfig):
+    """TRM with one latent where an update reads a cell and its neighbours only. Far cells reach
+    each other in many cheap updates.
+    """
 
     name: Literal["nca"] = "nca"
     """TRM as a neural cellular automaton: an update reads a cell and its four neighbours"""
@@ -38,10 +48,6 @@ class NCAConfig(RecurrenceConfig):
     """width of the state of a cell (D)"""
     expansion: PositiveFloat = 2.0
     """inner width of SwiGLU / hidden_size, before the factor 2/3 and rounding up to 8"""
-    pos_encodings: Literal["rope", "learned", "none"] = "none"
-    """must be none: there are no positions"""
-    puzzle_emb_ndim: SizeOrZero = 0
-    """must be 0: there is no puzzle embedding"""
     keeps: Literal["states", "answers"] = "states"
     """what a cell takes from one ACT step to the next: its state, or only its heads' answers"""
     no_ACT_continue: StrictBool = True
