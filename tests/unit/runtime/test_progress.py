@@ -1,5 +1,6 @@
 import io
 from collections.abc import Iterator
+from weakref import WeakSet
 
 import pytest
 
@@ -15,6 +16,7 @@ class Terminal(io.StringIO):
 def at_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setattr("sys.stderr", stream := Terminal())
     monkeypatch.setattr(progress, "_DELAY_SECONDS", 0)
+    monkeypatch.setattr(progress.Bar, "_instances", WeakSet())  # Other tests' bars take no line.
     return stream
 
 
