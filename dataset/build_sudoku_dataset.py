@@ -26,6 +26,7 @@ from runtime.progress import bar
 _DEFAULT_CLUES = {4: (5, 10), 6: (12, 20), 9: (30, 40)}
 _FEWEST_CLUES = {4: 4, 6: 8, 9: 17}  # No puzzle with fewer has one solution; 9: arXiv:1201.0749.
 _NO_DIGIT = 255
+_ENOUGH_BACKTRACKS = 64
 
 
 class SudokuBuild(PuzzleBuild):
@@ -41,6 +42,10 @@ class SudokuBuild(PuzzleBuild):
         "--variants": flag(
             "puzzles to make from each training puzzle that is read: with another solution, about"
             " as hard for our solver, and with the same rating in the set",
+            integer(1),
+        ),
+        "--enough-backtracks": flag(
+            "a variant that our solver finds this hard may be easier than its puzzle (default: 64)",
             integer(1),
         ),
         "--min-difficulty": flag(
@@ -62,6 +67,8 @@ class SudokuBuild(PuzzleBuild):
         if has_clues and (options.source != "generate" or options.min_difficulty):
             accepted = "--source generate without --min-difficulty"
             parser.error(f"--min-clues and --max-clues are for {accepted}")
+        if options.enough_backtracks is not None and options.variants is None:
+            parser.error("--enough-backtracks is for --variants")
         if options.source != "generate":
             return
         if options.variants is not None:
@@ -130,7 +137,8 @@ class SudokuBuild(PuzzleBuild):
         from dataset.sudoku.generator import vary_puzzles  # It loads the compiler.
 
         taken = {key for puzzles in (train, *others) for key in self.image_keys(puzzles)}
-        how = {"seed": self.options.seed, "size": self.size, "taken": taken}
+        enough = self.options.enough_backtracks or _ENOUGH_BACKTRACKS
+        how = {"enough": enough, "seed": self.options.seed, "size": self.size, "taken": taken}
         total = self.options.variants * len(train.ratings)
         made = vary_puzzles(train, self.options.variants, **how)
         more = [*zip(*bar(made, "make variants", "puzzles", total=total), strict=True)]

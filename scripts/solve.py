@@ -2,9 +2,9 @@
 
 PATH is a run's folder (its newest good checkpoint), a checkpoint in it, a published `step_N` file,
 or zoo:NAME; without it, the zoo's model for the puzzles answers. Instead of puzzle=, set file=FILE
-(Sudokus, one per line or in rows; mazes in rows; an ARC task, .json), index=198 or [3,198] (puzzles
-of the test set by number) or count=N (its first ones), or give puzzles on standard input.
-data_path=FOLDER, split= and set= choose another set.
+(Sudokus, one per line or in rows; mazes and graphs in rows; an ARC task, .json), index=198 or
+[3,198] (puzzles of the test set by number) or count=N (its first ones), or give puzzles on standard
+input. data_path=FOLDER, split= and set= choose another set.
 
 The answer is the most likely token of each cell after the last step. steps=64 chains=8 thinks
 longer, as in evaluate.py: 64 ACT steps in each of 8 chains, one of which gives the answer.

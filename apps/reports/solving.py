@@ -19,7 +19,6 @@ from dataset.format.files import read_json
 from dataset.format.schema import IDENTIFIERS_NAME
 from dataset.kinds.arc import ARC, arc_puzzles, read_arc_task
 from dataset.kinds.base import Kind, Puzzle
-from dataset.kinds.maze import MAZE
 from dataset.kinds.sudoku import SUDOKU
 from dataset.sources import CSV_COLUMNS
 from dataset.sudoku.rules import split_puzzles
@@ -258,7 +257,7 @@ def parse_lines(lines: Iterable[str], source: str, kind: Kind | None = None) -> 
         rows = csv.reader(lines)
         texts = [(rows.line_num, "".join(row[1:2])) for row in rows if row][1:]
     elif kind not in (None, SUDOKU) or (kind is None and any("#" in line for line in lines)):
-        kind, texts = kind or MAZE, []
+        texts = []
         for is_empty, block in groupby(enumerate(lines, start=1), lambda row: not row[1]):
             if not is_empty:
                 (first, _), *_ = block = list(block)

@@ -40,6 +40,10 @@ class ColouringKind(Kind):
         hint = "The diagonal has the nodes: ?, A, B or C; # joins two nodes; paste rows as text."
         return BoardLook(tokens, cells="filled", open=OPEN, hint=hint)
 
+    def recognises(self, text: str) -> bool:
+        """Return whether the text has joined nodes and an open one."""
+        return "#" in text and "?" in text
+
     def parse(self, text: str) -> Puzzle:
         """Parse a graph; raise ValueError if a cell does not fit or the two halves differ."""
         puzzle = super().parse(text)

@@ -53,8 +53,8 @@ class MazeKind(Kind):
         )
 
     def recognises(self, text: str) -> bool:
-        """Return whether the text has a wall or an end."""
-        return any(symbol in text for symbol in "#SG")
+        """Return whether the text has an end, or walls and no node of a graph."""
+        return "S" in text or "G" in text or ("#" in text and "?" not in text)
 
     def parse(self, text: str) -> Puzzle:
         """Parse a maze in rows or in one line: `#` a wall, space or `.` free, `S` and `G` the ends.

@@ -10,6 +10,8 @@ an earlier puzzle (`puzzle_key`).
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import count
 from typing import Any
 
@@ -20,11 +22,11 @@ from dataset.sudoku.kernels import draw_puzzle, solution_key, solve_board, vary_
 from dataset.sudoku.rules import DIGIT_OF_BIT, layout_of
 from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.errors import ConfigError
+from runtime.process import num_processors
 from runtime.streams import Stream, random_words
 
 MAX_STEPS = 5000  # Steps of a vicinity search before it starts again with another solution.
 _MAX_EFFORT = 50_000  # Attempts plus steps without a new puzzle before giving up.
-_HARD = 64  # Backtracks that are enough for a variant of a harder puzzle.
 _MAX_CLIMB = 2_000  # Steps to make one variant harder.
 _WORDS_PER_BLOCK = 1024
 
@@ -70,31 +72,43 @@ def generate_puzzles(
 
 
 def vary_puzzles(
-    puzzles: Puzzles, copies: int, size: int, *, seed: int, taken: set[Any]
+    puzzles: Puzzles, copies: int, size: int, *, enough: int, seed: int, taken: set[Any]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """Yield up to `copies` variants of each puzzle: question, answer and the puzzle's rating.
 
     Each is made from the one before it, the first from the puzzle, by an exchange of clues. It is
-    minimal, has exactly one solution, and needs as many backtracks as the puzzle, or at least 64.
+    minimal, has exactly one solution, and needs as many backtracks as the puzzle, or `enough`.
+    Threads work on several puzzles at a time; their number changes nothing.
 
     Args:
         taken: keys of puzzles that must not be repeated; keys of the variants are added.
     """
-    layout = layout_of(size)
-    for number, question in enumerate(puzzles.questions):
-        if not question.any():
-            continue
+
+    def variants_of(number: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        question = puzzles.questions[number]
         start = board = (1 << question.astype(np.int64)) >> 1
-        min_rating = np.int64(min(solve_board(start, layout, np.int64(1))[1], _HARD))
-        for copy in range(copies):
+        min_rating = np.int64(min(solve_board(start, layout, np.int64(1))[1], enough))
+        made = []
+        for copy in range(copies if question.any() else 0):
             state = random_words(seed, Stream.VARIANTS, (0, copy, number, 0), 1)
             success, board, solution = vary_puzzle(board, min_rating, _MAX_CLIMB, layout, state)
-            question, answer = DIGIT_OF_BIT[board], DIGIT_OF_BIT[solution]
-            if not success:
+            if success:
+                made.append((DIGIT_OF_BIT[board], DIGIT_OF_BIT[solution]))
+            else:
                 board = start
-            elif (key := image_key(question, answer, size)) not in taken:
-                taken.add(key)
-                yield question, answer, puzzles.ratings[number]
+        return made
+
+    layout = layout_of(size)
+    numbers = range(len(puzzles.questions))
+    with (
+        ThreadPoolExecutor(num_processors()) as pool,
+        closing(pool.map(variants_of, numbers)) as made,
+    ):
+        for variants, rating in zip(made, puzzles.ratings, strict=True):
+            for question, answer in variants:
+                if (key := image_key(question, answer, size)) not in taken:
+                    taken.add(key)
+                    yield question, answer, rating
 
 
 def image_key(question: np.ndarray, answer: np.ndarray, size: int) -> Any:

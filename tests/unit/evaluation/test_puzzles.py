@@ -8,6 +8,7 @@ import pytest
 from dataset.arc.tasks import encode_canvas
 from dataset.kinds.arc import ARC, arc_puzzles, cropped, read_arc_task
 from dataset.kinds.base import Kind
+from dataset.kinds.colouring import COLOURING
 from dataset.kinds.maze import MAZE
 from dataset.kinds.sudoku import SUDOKU
 from dataset.maze import rules as maze
@@ -177,6 +178,6 @@ def test_names_are_a_list_of_texts() -> None:
         parse_names(["a", 1], "identifiers.json")
 
 
-def test_of_an_unknown_kind_walls_and_ends_make_a_maze() -> None:
-    kinds = [parse_puzzle(text, None).kind for text in (ROOM, "1234" + 12 * ".")]
-    assert kinds == [MAZE, SUDOKU]
+def test_the_text_tells_an_unknown_kind() -> None:
+    texts = (ROOM, "1234" + 12 * ".", "?#..#\n#?#..\n.#?#.\n..#?#\n#..#?")
+    assert [parse_puzzle(text, None).kind for text in texts] == [MAZE, SUDOKU, COLOURING]
