@@ -1,6 +1,8 @@
 """Calls the callbacks of a run on rank 0, and brings their requests to all ranks."""
 
+import json
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -46,10 +48,14 @@ class Callbacks:
             return
         ranks.mark(f"the callbacks at step {self.progress.step}", long=True)
         for callback in told if ranks.is_main else ():
+            before = deepcopy(callback._state)
             try:
                 with seeded_torch(self.progress.step, ranks.device):  # The run's own state stays.
                     getattr(callback, event)(self._seen_by(callback.name), *about)
+                json.dumps(callback._state)
             except Exception as error:
+                callback._state.clear()
+                callback._state.update(before)
                 line = f"callback {callback.name}: {_described(error)}"
                 if callback.on_error == "stop" and event != "end":
                     self.reason, self.failed = line, True

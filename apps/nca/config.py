@@ -1,10 +1,12 @@
 """Settings of TRM with one latent as a neural cellular automaton."""
 
+from math import isqrt
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from models.config import ARCHITECTURES, RecurrenceConfig
+from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
+from runtime.errors import ConfigError
 from runtime.registry import imported
 from runtime.schema import NumLayers, PositiveFloat, Size, SizeOrZero, StrictBool
 
@@ -28,6 +30,12 @@ class AnyCanvasConfig(RecurrenceConfig):
     """must be none: there are no positions"""
     puzzle_emb_ndim: SizeOrZero = 0
     """must be 0: there is no puzzle embedding"""
+
+    def require_data(self, facts: DataFacts) -> None:
+        super().require_data(facts)
+        if isqrt(facts.seq_len) ** 2 != facts.seq_len:
+            found = f"{facts.seq_len} cells form none"
+            raise ConfigError(f"arch.name={self.name} reads square grids; {found}")
 
 
 class NCAConfig(AnyCanvasConfig):

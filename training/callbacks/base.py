@@ -35,8 +35,8 @@ class Run(NamedTuple):
 
 class Callback(Schema):
     """The base of callbacks; the fields are settings. Rank 0 alone calls the events, and the other
-    ranks wait. An exception is printed as one line. `_state`, which checkpoints contain, must be
-    ready for JSON, and be changed in place.
+    ranks wait. An exception is printed as one line, and `_state` is what it was before the event.
+    Checkpoints contain `_state`: it must be ready for JSON, and be changed in place.
     """
 
     name: str

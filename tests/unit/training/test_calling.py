@@ -184,3 +184,17 @@ def test_a_failure_at_the_last_evaluation_fails_the_run_too(run: Any, add: Any) 
     add("fails", fails_at("evaluated"))
     with pytest.raises(ConfigError, match="callback fails"):
         run("callbacks=[{name: fails, on_error: stop}]", "epochs=4")
+
+
+def test_a_state_that_is_not_json_is_refused(
+    run: Any, add: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def logged(callback: Callback, *_: object) -> None:
+        callback._state["calls"] = callback._state.get("calls", 0) + 1
+        if callback._state["calls"] > 2:
+            callback._state["steps"] = {1, 2}
+
+    add("odd", type("Own", (Callback,), {"logged": logged}))
+    files = run("callbacks=[odd]", "epochs=8")
+    assert files.state(8)["callbacks"]["odd"] == {"calls": 2}
+    assert "callback odd: TypeError: Object of type set is not JSON" in capsys.readouterr().err

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from apps.graph.config import GraphConfig
 from models.config import DataFacts
+from runtime.errors import ConfigError
 from tests.unit.models.tiny import shaken
 
 SMALL: Any = {"hidden_size": 8, "num_heads": 2, "halt_max_steps": 2, "forward_dtype": "float64"}
@@ -36,3 +38,9 @@ def test_each_node_hears_of_all_edges() -> None:
     before, changed = logits(boards()), boards()
     changed[:, 4, 5] = changed[:, 4, 5] % 6 + 1
     assert (logits(changed) != before).any(-1).all()
+
+
+def test_only_a_square_board_is_accepted() -> None:
+    GraphConfig().require_data(DataFacts(7, 36, 1))
+    with pytest.raises(ConfigError, match="graph reads square grids; 42 cells form none"):
+        GraphConfig().require_data(DataFacts(7, 42, 1))
