@@ -174,16 +174,21 @@ def escapes(config: EscapesConfig, course: Course) -> Columns:
 def _tries(
     config: EscapesConfig, course: Course, which: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each way with whether its chains are right, bool [chains, n]."""
-    arch, batch = course.model.model.inner.techniques, course.batch
-    size = int(batch.inputs.shape[1] ** 0.5)
-    has_views = course.kind is not None and course.kind.views(size) is not None
-    ways = {"noise": True, "init": bool(arch.acting("start")), "symmetry": has_views}
+    """Yield each way with whether its chains are right, bool [chains, n]; there are no more chains
+    than the puzzles have views.
+    """
+    model, batch = course.model.model, course.batch
+    size, enough = int(batch.inputs.shape[1] ** 0.5), config.chains + 1
+    known = course.kind and course.kind.views(size)
+    ways = {
+        "noise": enough,
+        "init": enough if model.inner.techniques.acting("start") else 1,
+        "symmetry": min(enough, known.number) if known else 1,
+    }
     inputs, ids = batch.inputs[which], batch.puzzle_identifiers[which]
     numbers = course.first_row + np.flatnonzero(which)
     labels = batch.labels[which]
-    tries = config.chains + 1
-    for way in (name for name, has in ways.items() if has):
+    for way, tries in ((way, number) for way, number in ways.items() if number > 1):
         asked = {"chains": [tries], "perturb": way, "noise": config.noise, "seed": course.seed}
         settings = ThinkingSettings.model_validate(asked)
         views = views_for(settings, course.kind, size)
@@ -193,8 +198,7 @@ def _tries(
             arrays = {"inputs": seen.boards(inputs), "puzzle_identifiers": ids}
             given = (arrays, settings, chain, course.first_row, course.ranks.on_device)
             *_, (_, carry) = chain_steps(course.model, course.model, *given)
-            act = course.model.model
-            tokens = course.answer(act.answer_of(carry), carry.examples).argmax(-1)
+            tokens = course.answer(model.answer_of(carry), carry.examples).argmax(-1)
             answers = seen.tokens(_host(tokens).astype(np.int32))
             right.append(((answers == labels) | (labels < 0)).all(-1))
         yield way, np.stack(right)

@@ -12,6 +12,7 @@ from apps.inside import probes
 from apps.inside.config import EscapesConfig, FateConfig, InfluenceConfig, LyapunovConfig
 from apps.inside.course import Course, course_of, joined
 from dataset.format.schema import IGNORE_LABEL_ID
+from dataset.kinds.maze import MAZE
 from dataset.kinds.sudoku import SUDOKU
 from evaluation.probes import ProbeConfig
 from models.act import ACTLossHead
@@ -123,6 +124,11 @@ def test_random_starts_are_a_way_out(follow: Callable[..., Course]) -> None:
     course = follow(techniques={"random_starts": {}})
     found = probes.escapes(EscapesConfig(name="escapes", chains=1), course)
     assert {"noise", "init", "symmetry"} <= set(found)
+
+
+def test_no_more_views_are_tried_than_there_are(follow: Callable[..., Course]) -> None:
+    course = replace(follow(), kind=MAZE)  # Mazes have eight views.
+    assert "symmetry" in probes.escapes(EscapesConfig(name="escapes", chains=8), course)
 
 
 def test_one_cell_is_left_open(
