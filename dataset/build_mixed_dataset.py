@@ -92,7 +92,7 @@ def kind_of(metadata: PuzzleDatasetMetadata, folder: Path) -> str:
     """Return the kind of a part; sets that do not name it have the only one that fits."""
     kind = metadata.kind or only_kind_with(metadata.seq_len, metadata.vocab_size) or "unknown"
     if kind not in KINDS:
-        raise DatasetError(f"{folder}: puzzles of the kind {kind}, not known here")
+        raise DatasetError(f"{folder}: its kind of puzzles is {kind}; accepted: {', '.join(KINDS)}")
     return kind
 
 

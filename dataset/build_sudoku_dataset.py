@@ -40,12 +40,12 @@ class SudokuBuild(PuzzleBuild):
         "--size": flag("rows of the grid", int, 9, choices=(4, 6, 9)),
         "--num-aug": flag("random images to add to each training puzzle", integer(0), 0),
         "--variants": flag(
-            "puzzles to make from each training puzzle that is read: with another solution, about"
-            " as hard for our solver, and with the same rating in the set",
+            "puzzles to make from each training puzzle that is read: with another solution, as hard"
+            " for our solver (see --enough-backtracks), and with the same rating in the set",
             integer(1),
         ),
         "--enough-backtracks": flag(
-            "a variant that our solver finds this hard may be easier than its puzzle (default: 64)",
+            "backtracks that are enough for a variant, if its puzzle needs more (default: 64)",
             integer(1),
         ),
         "--min-difficulty": flag(

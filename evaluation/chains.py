@@ -197,8 +197,8 @@ class _ChainRunner:
     def judge(self, batch: Batch, first_row: int) -> tuple[np.ndarray, np.ndarray]:
         """Run all chains on a batch. Return int64 [b, columns]: whether the row has labels, then
         for each line whether the first and the chosen chain are right, and how many different right
-        answers all chains give (one at most, if a puzzle has one); and the seconds that each chain
-        took for each number of steps, [C, D].
+        answers all chains give (0 or 1 if each puzzle has one right answer); and the seconds that
+        each chain took for each number of steps, [C, D].
         """
         rows = np.arange(first_row, first_row + len(batch.inputs))
         seen = seen_by_chains(self.views, self.settings.seed, rows, max(self.settings.chains))

@@ -52,7 +52,7 @@ class Callbacks:
             try:
                 with seeded_torch(self.progress.step, ranks.device):  # The run's own state stays.
                     getattr(callback, event)(self._seen_by(callback.name), *about)
-                json.dumps(callback._state)
+                json.dumps(callback._state, sort_keys=True, allow_nan=False)  # As in a checkpoint.
             except Exception as error:
                 callback._state.clear()
                 callback._state.update(before)

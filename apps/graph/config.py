@@ -12,8 +12,8 @@ class GraphConfig(AnyCanvasConfig):
     """TRM's recursion on the board of a graph: row and column n belong to node n. It treats all
     nodes alike, so it does not have to learn this.
 
-    Alike nodes stay alike; where they need different colours, `techniques=random_starts` tells
-    them apart.
+    Nodes that look the same stay the same; if they need different colours,
+    `techniques=random_starts` tells them apart.
     """
 
     name: Literal["graph"] = "graph"

@@ -30,7 +30,7 @@ class InfluenceConfig(ProbeConfig):
 
 class EscapesConfig(ProbeConfig):
     chains: Count = 4
-    """further tries of each kind for each puzzle"""
+    """further tries of each way for each puzzle; in views, as many as the puzzles have"""
     noise: PositiveFloat = 0.3
     """standard deviation of the noise after each step"""
 

@@ -174,8 +174,8 @@ def escapes(config: EscapesConfig, course: Course) -> Columns:
 def _tries(
     config: EscapesConfig, course: Course, which: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each way with whether its chains are right, bool [chains, n]; there are no more chains
-    than the puzzles have views.
+    """Yield the name of each way, and which of its chains end right, bool [chains, n]. There are no
+    more chains in views than the puzzles have views.
     """
     model, batch = course.model.model, course.batch
     size, enough = int(batch.inputs.shape[1] ** 0.5), config.chains + 1
@@ -188,7 +188,9 @@ def _tries(
     inputs, ids = batch.inputs[which], batch.puzzle_identifiers[which]
     numbers = course.first_row + np.flatnonzero(which)
     labels = batch.labels[which]
-    for way, tries in ((way, number) for way, number in ways.items() if number > 1):
+    for way, tries in ways.items():
+        if tries == 1:
+            continue  # The model or the puzzles do not have it.
         asked = {"chains": [tries], "perturb": way, "noise": config.noise, "seed": course.seed}
         settings = ThinkingSettings.model_validate(asked)
         views = views_for(settings, course.kind, size)

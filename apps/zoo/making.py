@@ -34,6 +34,7 @@ class Recipe(Schema):
 
     data: list[str]
     train: list[str]
+    ranks: Size = 1
     measure: list[str]
     generated: str | None = None
     float16: StrictBool = False
@@ -63,7 +64,8 @@ def make(name: str, recipe: Recipe) -> str:
     commit = commit_of(run)
     if not Path(data).exists():
         run_command("scripts/build_dataset.py", *recipe.data)
-    run_command("pretrain.py", *recipe.train)
+    launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={recipe.ranks}"]
+    run_command(*(launcher if recipe.ranks > 1 else []), "pretrain.py", *recipe.train)
     trained = find_trained_model(run, lambda message: None)
     write_model(trained, recipe, folder)
     began = time.perf_counter()
@@ -150,9 +152,9 @@ def score_json(result: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def run_command(file: str, *arguments: str) -> None:
-    """Run a command of the project and show it; raise ConfigError if it fails."""
-    sys.stdout.write(f"\n$ python {shlex.join([file, *arguments])}\n")
+def run_command(*arguments: str) -> None:
+    """Run Python with a command of the project and show it; raise ConfigError if it fails."""
+    sys.stdout.write(f"\n$ {(line := shlex.join(['python', *arguments]))}\n")
     sys.stdout.flush()
-    if code := subprocess.call([sys.executable, file, *arguments], cwd=ZOO.parent):
-        raise ConfigError(f"{file} ended with exit code {code}")
+    if code := subprocess.call([sys.executable, *arguments], cwd=ZOO.parent):
+        raise ConfigError(f"exit code {code}: {line}")

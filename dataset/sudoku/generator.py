@@ -76,9 +76,10 @@ def vary_puzzles(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """Yield up to `copies` variants of each puzzle: question, answer and the puzzle's rating.
 
-    Each is made from the one before it, the first from the puzzle, by an exchange of clues. It is
-    minimal, has exactly one solution, and needs as many backtracks as the puzzle, or `enough`.
-    Threads work on several puzzles at a time; their number changes nothing.
+    The first is made from the puzzle, each further one from the one before it; after a failure, the
+    next starts at the puzzle again. A variant is minimal, has exactly one solution, and needs as
+    many backtracks as the puzzle, or `enough`, at least. Threads work on several puzzles at a time;
+    their number changes nothing.
 
     Args:
         taken: keys of puzzles that must not be repeated; keys of the variants are added.

@@ -220,7 +220,7 @@ def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps):
         if _dig(puzzle, target, layout, state) != target:
             return False, 0, steps, puzzle, solution
     else:
-        puzzle, steps = _climb(puzzle, solution, min_rating, max_steps, layout, state)
+        puzzle, _, steps = _climb(puzzle, solution, min_rating, max_steps, layout, state)
     solutions, rating = _count_and_rate(puzzle, layout, state)
     return solutions == 1 and rating >= min_rating, rating, steps, puzzle, solution
 
@@ -290,7 +290,7 @@ def _complete(puzzle, solution, at_a_time, layout, state):
 
 @compiled
 def _climb(puzzle, solution, min_rating, max_steps, layout, state):
-    """Make the puzzle minimal, then harder, by a vicinity search; return (puzzle, steps).
+    """Make the puzzle minimal, then harder, by a vicinity search; return (puzzle, rating, steps).
 
     A step removes one clue, adds two clues at a time until the solution is the only one again, and
     makes the puzzle minimal. Its result is kept unless the rating is lower.
@@ -304,18 +304,18 @@ def _climb(puzzle, solution, min_rating, max_steps, layout, state):
         rating = _complete(neighbour, solution, np.int64(2), layout, state)
         if rating >= best:
             best, puzzle = rating, neighbour
-    return puzzle, steps
+    return puzzle, best, steps
 
 
 @compiled
 def vary_puzzle(puzzle, min_rating, max_steps, layout, state):
     """Make a minimal puzzle with another solution than this one's.
 
-    Clues are removed until a solution that is chosen at random is another one, and clues of it are
-    added until it is the only one. Then the puzzle is made harder by `_climb`.
+    Clues are removed until a solution drawn at random is another one. Clues of it are added until
+    it is the only one. Then `_climb` makes the puzzle harder.
 
     Returns:
-        (the rating is at least `min_rating`, puzzle, solution).
+        (success, puzzle, solution); success: the rating is at least `min_rating`.
     """
     free, one, drawn = _any_digit(layout), np.int64(1), np.int64(1)
     old = _search(puzzle, free, layout, one, drawn, state)[2]
@@ -324,8 +324,8 @@ def vary_puzzle(puzzle, min_rating, max_steps, layout, state):
         new = _without_a_clue(new, state)
         solution = _search(new, free, layout, one, drawn, state)[2]
     _complete(new, solution, one, layout, state)
-    new, _ = _climb(new, solution, min_rating, max_steps, layout, state)
-    return _count_and_rate(new, layout, state)[1] >= min_rating, new, solution
+    new, rating, _ = _climb(new, solution, min_rating, max_steps, layout, state)
+    return rating >= min_rating, new, solution
 
 
 @compiled

@@ -35,9 +35,10 @@ class EarlyStop(Callback):
             known = f"{', '.join(sorted(metrics)) or 'none'}{did_you_mean(self.metric, metrics)}"
             raise ConfigError(f"metric={self.metric}: no evaluation gives it; accepted: {known}")
         value, sign, best = metrics[self.metric], 2 * (self.mode == "max") - 1, self._state["best"]
-        if sign * (value - (-sign * math.inf if best is None else best)) > self.min_delta:
+        is_better = best is None or sign * (value - best) > self.min_delta
+        if is_better and math.isfinite(value):
             self._state |= {"best": value, "waited": 0}
-        else:  # Also for NaN.
+        else:
             self._state["waited"] += 1
         self._stop_if_due(run)
 

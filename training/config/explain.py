@@ -15,8 +15,8 @@ from runtime.text import shown
 
 SchemaT = TypeVar("SchemaT", bound=Schema)
 _MAX_FAULTS = 5
-# Names of other trainers.
-_ELSEWHERE = {"learning_rate": "lr", "batch_size": "global_batch_size", "resume_from": "resume"}
+# Settings by the names that other trainers give them.
+_ELSEWHERE = {"learning_rate": "lr", "batch_size": "global_batch_size"}
 
 
 def validate(schema: type[SchemaT], composed: Mapping[str, Any]) -> SchemaT:

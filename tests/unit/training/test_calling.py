@@ -1,5 +1,6 @@
 """Callbacks in a run: their events, their requests, their states and their failures."""
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -186,15 +187,19 @@ def test_a_failure_at_the_last_evaluation_fails_the_run_too(run: Any, add: Any) 
         run("callbacks=[{name: fails, on_error: stop}]", "epochs=4")
 
 
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [({1, 2}, "TypeError: Object of type set"), (math.inf, "ValueError: Out of")],
+)
 def test_a_state_that_is_not_json_is_refused(
-    run: Any, add: Any, capsys: pytest.CaptureFixture[str]
+    run: Any, add: Any, capsys: pytest.CaptureFixture[str], value: object, error: str
 ) -> None:
     def logged(callback: Callback, *_: object) -> None:
         callback._state["calls"] = callback._state.get("calls", 0) + 1
         if callback._state["calls"] > 2:
-            callback._state["steps"] = {1, 2}
+            callback._state["steps"] = value
 
     add("odd", type("Own", (Callback,), {"logged": logged}))
     files = run("callbacks=[odd]", "epochs=8")
     assert files.state(8)["callbacks"]["odd"] == {"calls": 2}
-    assert "callback odd: TypeError: Object of type set is not JSON" in capsys.readouterr().err
+    assert f"callback odd: {error}" in capsys.readouterr().err
