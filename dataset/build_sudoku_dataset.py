@@ -26,7 +26,6 @@ from runtime.progress import bar
 _DEFAULT_CLUES = {4: (5, 10), 6: (12, 20), 9: (30, 40)}
 _FEWEST_CLUES = {4: 4, 6: 8, 9: 17}  # No puzzle with fewer has one solution; 9: arXiv:1201.0749.
 _NO_DIGIT = 255
-_ENOUGH_BACKTRACKS = 64
 
 
 class SudokuBuild(PuzzleBuild):
@@ -41,11 +40,7 @@ class SudokuBuild(PuzzleBuild):
         "--num-aug": flag("random images to add to each training puzzle", integer(0), 0),
         "--variants": flag(
             "puzzles to make from each training puzzle that is read: with another solution, as hard"
-            " for our solver (see --enough-backtracks), and with the same rating in the set",
-            integer(1),
-        ),
-        "--enough-backtracks": flag(
-            "backtracks that are enough for a variant, if its puzzle needs more (default: 64)",
+            " for our solver or of 64 backtracks, and with the same rating in the set",
             integer(1),
         ),
         "--min-difficulty": flag(
@@ -67,8 +62,6 @@ class SudokuBuild(PuzzleBuild):
         if has_clues and (options.source != "generate" or options.min_difficulty):
             accepted = "--source generate without --min-difficulty"
             parser.error(f"--min-clues and --max-clues are for {accepted}")
-        if options.enough_backtracks is not None and options.variants is None:
-            parser.error("--enough-backtracks is for --variants")
         if options.source != "generate":
             return
         if options.variants is not None:
@@ -137,8 +130,7 @@ class SudokuBuild(PuzzleBuild):
         from dataset.sudoku.generator import vary_puzzles  # It loads the compiler.
 
         taken = {key for puzzles in (train, *others) for key in self.image_keys(puzzles)}
-        enough = self.options.enough_backtracks or _ENOUGH_BACKTRACKS
-        how = {"enough": enough, "seed": self.options.seed, "size": self.size, "taken": taken}
+        how = {"seed": self.options.seed, "size": self.size, "taken": taken}
         total = self.options.variants * len(train.ratings)
         made = vary_puzzles(train, self.options.variants, **how)
         more = [*zip(*bar(made, "make variants", "puzzles", total=total), strict=True)]

@@ -27,6 +27,7 @@ from runtime.streams import Stream, random_words
 
 MAX_STEPS = 5000  # Steps of a vicinity search before it starts again with another solution.
 _MAX_EFFORT = 50_000  # Attempts plus steps without a new puzzle before giving up.
+_HARD = 64  # Backtracks that are enough for a variant of a harder puzzle.
 _MAX_CLIMB = 2_000  # Steps to make one variant harder.
 _WORDS_PER_BLOCK = 1024
 
@@ -72,14 +73,14 @@ def generate_puzzles(
 
 
 def vary_puzzles(
-    puzzles: Puzzles, copies: int, size: int, *, enough: int, seed: int, taken: set[Any]
+    puzzles: Puzzles, copies: int, size: int, *, seed: int, taken: set[Any]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """Yield up to `copies` variants of each puzzle: question, answer and the puzzle's rating.
 
     The first is made from the puzzle, each further one from the one before it; after a failure, the
     next starts at the puzzle again. A variant is minimal, has exactly one solution, and needs as
-    many backtracks as the puzzle, or `enough`, at least. Threads work on several puzzles at a time;
-    their number changes nothing.
+    many backtracks as the puzzle, or 64, at least. Threads work on several puzzles at a time; their
+    number changes nothing.
 
     Args:
         taken: keys of puzzles that must not be repeated; keys of the variants are added.
@@ -88,7 +89,7 @@ def vary_puzzles(
     def variants_of(number: int) -> list[tuple[np.ndarray, np.ndarray]]:
         question = puzzles.questions[number]
         start = board = (1 << question.astype(np.int64)) >> 1
-        min_rating = np.int64(min(solve_board(start, layout, np.int64(1))[1], enough))
+        min_rating = np.int64(min(solve_board(start, layout, np.int64(1))[1], _HARD))
         made = []
         for copy in range(copies if question.any() else 0):
             state = random_words(seed, Stream.VARIANTS, (0, copy, number, 0), 1)

@@ -211,7 +211,6 @@ def test_missing_files_and_folders_are_named(sudoku: Any, error_line: ErrorLine)
         ("sudoku", "--subsample-size=many", "'many'; accepted: an integer"),
         ("sudoku", "--seed=18446744073709551616", "an integer, 0 to 18446744073709551615"),
         ("sudoku", "--min-clues=30", "are for --source generate"),
-        ("sudoku", "--enough-backtracks=9", "is for --variants"),
         ("sudoku", f"{NEW} --max-clues=30 --min-difficulty=5", "without --min-difficulty"),
         ("sudoku", "--source=generate", "--output-dir is needed"),
         ("sudoku", "--source=x", "--output-dir is needed with --source x"),

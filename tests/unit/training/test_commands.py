@@ -53,7 +53,7 @@ OWN = {
     *("lattice_sudoku_extreme_1k", "lattice_sudoku_extreme_1k_ldt"),
     *("attractor_sudoku_extreme_1k", "attractor_maze_30x30_hard_1k", "nca_maze_small"),
     *("dec_latin_square", "futoshiki", "kenken", "light_up", "queens", "nca_maze_hard"),
-    *("mixed", "dec_sudoku_variants_cpu", "dec_sudoku_deep_cpu", "graph_colouring"),
+    *("mixed", "dec_sudoku_variants_cpu", "graph_colouring"),
 }
 
 
