@@ -11,7 +11,6 @@ an earlier puzzle (`puzzle_key`).
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from itertools import count
 from typing import Any
 
@@ -101,16 +100,16 @@ def vary_puzzles(
         return made
 
     layout = layout_of(size)
-    numbers = range(len(puzzles.questions))
-    with (
-        ThreadPoolExecutor(num_processors()) as pool,
-        closing(pool.map(variants_of, numbers)) as made,
-    ):
+    pool = ThreadPoolExecutor(num_processors())
+    try:
+        made = pool.map(variants_of, range(len(puzzles.questions)))
         for variants, rating in zip(made, puzzles.ratings, strict=True):
             for question, answer in variants:
                 if (key := image_key(question, answer, size)) not in taken:
                     taken.add(key)
                     yield question, answer, rating
+    finally:  # Also if the caller stops early.
+        pool.shutdown(cancel_futures=True)
 
 
 def image_key(question: np.ndarray, answer: np.ndarray, size: int) -> Any:
