@@ -64,7 +64,7 @@ def make(name: str, recipe: Recipe) -> str:
     commit = commit_of(run)
     if not Path(data).exists():
         run_command("scripts/build_dataset.py", *recipe.data)
-    launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={recipe.ranks}"]
+    launcher = ["scripts/launch.py", f"--nproc-per-node={recipe.ranks}"]
     run_command(*(launcher if recipe.ranks > 1 else []), "pretrain.py", *recipe.train)
     trained = find_trained_model(run, lambda message: None)
     write_model(trained, recipe, folder)

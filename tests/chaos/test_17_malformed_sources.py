@@ -31,7 +31,7 @@ SECONDS = 30  # A build takes 0.02 s.
 CSV_PLACE = (
     r"row \d+: |cannot be read after line \d+: |the header |no puzzle below|no \w+ is left of \d"
 )
-JSON_PLACE = r"task |not JSON: |expected an object of |no such file"
+JSON_PLACE = r"task |not JSON: |expected an object of |\w+, expected a JSON object|no such file"
 
 characters = st.sampled_from("0123456789.,#SGo \"'\n\r\0\t-+aé\u2028;|\x1a") | st.characters()
 WIDE = b"source,question,answer,rating\n" + b"," * 200_000
