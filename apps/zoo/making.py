@@ -154,7 +154,8 @@ def score_json(result: dict[str, Any]) -> dict[str, Any]:
 
 def run_command(*arguments: str) -> None:
     """Run Python with a command of the project and show it; raise ConfigError if it fails."""
-    sys.stdout.write(f"\n$ {(line := shlex.join(['python', *arguments]))}\n")
+    line = shlex.join(["python", *arguments])
+    sys.stdout.write(f"\n$ {line}\n")
     sys.stdout.flush()
     if code := subprocess.call([sys.executable, *arguments], cwd=ZOO.parent):
         raise ConfigError(f"exit code {code}: {line}")

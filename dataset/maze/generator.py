@@ -9,20 +9,18 @@ Attempt i of a stream is a pure function of (seed, stream, i). Attempts are made
 unless they fail or repeat an earlier maze. So a longer list begins with any shorter one.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from functools import partial
 from itertools import count
 
 import numpy as np
 
+from dataset.compiled import in_order
 from dataset.dihedral import view_keys
 from dataset.maze.kernels import find_maze
 from dataset.maze.rules import solve
 from dataset.sources import GeneratedPuzzle
 from runtime.errors import ConfigError
-from runtime.process import num_processors
 from runtime.streams import Stream, random_words
 
 Kept = tuple[int, np.ndarray, bytes]
@@ -58,7 +56,7 @@ def generate_mazes(
     """
     find_block = partial(_find_block, seed, stream, size, min_length)
     attempts = repeats = failures = 0
-    for block, kept in enumerate(_in_order(find_block, workers or num_processors())):
+    for block, kept in enumerate(in_order(find_block, count(), workers)):
         for attempt, maze, key in kept:
             if key in taken:
                 repeats += 1
@@ -91,12 +89,3 @@ def _find_block(seed: int, stream: Stream, size: int, min_length: int, block: in
         kept[block * _ATTEMPTS_PER_BLOCK + number] = maze.copy()
     keys = view_keys(np.stack([*kept.values()])) if kept else []
     return list(zip(kept, kept.values(), keys, strict=True))
-
-
-def _in_order(call: Callable[[int], list[Kept]], workers: int) -> Iterator[list[Kept]]:
-    """Yield call(0), call(1), ... without end; threads make a few calls in advance."""
-    with ThreadPoolExecutor(workers) as pool:
-        ahead = deque(pool.submit(call, block) for block in range(2 * workers))
-        for block in count(2 * workers):
-            yield ahead.popleft().result()
-            ahead.append(pool.submit(call, block))

@@ -10,18 +10,17 @@ an earlier puzzle (`puzzle_key`).
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
 import numpy as np
 
+from dataset.compiled import in_order
 from dataset.sources import GeneratedPuzzle, Puzzles
 from dataset.sudoku.kernels import draw_puzzle, solution_key, solve_board, vary_puzzle
 from dataset.sudoku.rules import DIGIT_OF_BIT, layout_of
 from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.errors import ConfigError
-from runtime.process import num_processors
 from runtime.streams import Stream, random_words
 
 MAX_STEPS = 5000  # Steps of a vicinity search before it starts again with another solution.
@@ -100,16 +99,12 @@ def vary_puzzles(
         return made
 
     layout = layout_of(size)
-    pool = ThreadPoolExecutor(num_processors())
-    try:
-        made = pool.map(variants_of, range(len(puzzles.questions)))
-        for variants, rating in zip(made, puzzles.ratings, strict=True):
-            for question, answer in variants:
-                if (key := image_key(question, answer, size)) not in taken:
-                    taken.add(key)
-                    yield question, answer, rating
-    finally:  # Also if the caller stops early.
-        pool.shutdown(cancel_futures=True)
+    made = in_order(variants_of, range(len(puzzles.questions)))
+    for variants, rating in zip(made, puzzles.ratings, strict=True):
+        for question, answer in variants:
+            if (key := image_key(question, answer, size)) not in taken:
+                taken.add(key)
+                yield question, answer, rating
 
 
 def image_key(question: np.ndarray, answer: np.ndarray, size: int) -> Any:

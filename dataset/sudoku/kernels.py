@@ -215,14 +215,14 @@ def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps):
     steps = np.int64(0)
     solution = _random_solution(layout, state)
     puzzle = solution.copy()
-    if min_rating == 0:
-        target = min_clues + _random_below(state, max_clues - min_clues + 1)
-        if _dig(puzzle, target, layout, state) != target:
-            return False, 0, steps, puzzle, solution
-    else:
-        puzzle, _, steps = _climb(puzzle, solution, min_rating, max_steps, layout, state)
+    if min_rating > 0:
+        puzzle, rating, steps = _climb(puzzle, solution, min_rating, max_steps, layout, state)
+        return rating >= min_rating, rating, steps, puzzle, solution
+    target = min_clues + _random_below(state, max_clues - min_clues + 1)
+    if _dig(puzzle, target, layout, state) != target:
+        return False, 0, steps, puzzle, solution
     solutions, rating = _count_and_rate(puzzle, layout, state)
-    return solutions == 1 and rating >= min_rating, rating, steps, puzzle, solution
+    return solutions == 1, rating, steps, puzzle, solution
 
 
 @compiled

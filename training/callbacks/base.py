@@ -35,7 +35,7 @@ class Run(NamedTuple):
 
 class Callback(Schema):
     """The base of callbacks; the fields are settings. Rank 0 alone calls the events, and the other
-    ranks wait. An exception is printed as one line, and `_state` is what it was before the event.
+    ranks wait. An exception is printed as one line, and undoes the event's changes of `_state`.
     Checkpoints contain `_state`: it must be ready for JSON, and be changed in place.
     """
 
