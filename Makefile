@@ -108,6 +108,8 @@ build/zoo/%.onnx: zoo/%/MANIFEST.json $(wildcard apps/export/*.py) | $(READY)
 	$(PY) -m scripts.export zoo:$* $@ --single-step
 
 docs: $(READY) $(ZOO_FILES) ## Build the site from docs/ into build/site; MODELS are the checkpoints of its page "Try it"
+	@[ $(words $(MODELS)) = $(words $(sort $(notdir $(subst :,/,$(MODELS))))) ] \
+		|| { echo "MODELS: each must end in a name of its own" >&2; exit 2; }
 	@rm -rf build/models && mkdir -p build/models
 	@for model in $(filter-out zoo:%,$(MODELS)); do \
 		$(PY) -m scripts.export "$$model" "build/models/$${model##*/}.onnx" --single-step || exit 1; done

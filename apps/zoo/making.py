@@ -64,8 +64,7 @@ def make(name: str, recipe: Recipe) -> str:
     commit = commit_of(run)
     if not Path(data).exists():
         run_command("scripts/build_dataset.py", *recipe.data)
-    launcher = ["scripts/launch.py", f"--nproc-per-node={recipe.ranks}"]
-    run_command(*(launcher if recipe.ranks > 1 else []), "pretrain.py", *recipe.train)
+    run_command(*launcher(recipe), "pretrain.py", *recipe.train)
     trained = find_trained_model(run, lambda message: None)
     write_model(trained, recipe, folder)
     began = time.perf_counter()
@@ -101,6 +100,11 @@ def commit_of(run: Path) -> str:
     return path.read_text().strip()
 
 
+def launcher(recipe: Recipe) -> list[str]:
+    """Return what starts a command on the ranks of a recipe; [] for one."""
+    return ["scripts/launch.py", f"--nproc-per-node={recipe.ranks}"] if recipe.ranks > 1 else []
+
+
 def write_model(trained: TrainedModel, recipe: Recipe, folder: Path) -> None:
     """Write the weights that evaluations use, their state, and the names of ARC puzzles."""
     import torch
@@ -128,7 +132,7 @@ def write_model(trained: TrainedModel, recipe: Recipe, folder: Path) -> None:
 def measure(name: str, recipe: Recipe, data: str, output: Path) -> dict[str, Any]:
     """Evaluate a model of the zoo on a data set; return the result."""
     settings = [f"data_path={data}", f"output={output}", *recipe.measure]
-    run_command("evaluate.py", f"checkpoint={SCHEME}{name}", *settings)
+    run_command(*launcher(recipe), "evaluate.py", f"checkpoint={SCHEME}{name}", *settings)
     return store.read_json(output)
 
 
