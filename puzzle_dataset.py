@@ -237,6 +237,10 @@ class TrainBatches:
         number = sum(walk.num_batches() for _, walk in self._walks(iteration))
         return min(number, self._max_batches)
 
+    def sets_without_batch(self) -> list[str]:
+        """Return the names of the sets that do not fill one batch in the first iteration."""
+        return [name for name, walk in self._walks(0) if next(walk.spans(0), None) is None]
+
     def iterate(self, iteration: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
         """Yield (position, this rank's batch) from `start` to the end of the iteration."""
         for position, drawn in self.iterate_rows(iteration, start):
@@ -491,6 +495,8 @@ def _require_agreement(
 ) -> None:
     facts = ("vocab_size", "seq_len", "pad_id", "ignore_label_id", "blank_identifier_id")
     pairs = [(name, getattr(other, name), getattr(first, name)) for name in facts]
+    if first.kind and other.kind:  # Others are of the one published kind that fits.
+        pairs.append(("kind", other.kind, first.kind))
     pairs += [(f"fields.{name}", _as_read(other)[name], _as_read(first)[name]) for name in fields]
     for name, found, expected in pairs:
         if found != expected:
@@ -510,17 +516,19 @@ def _identifier_offsets(
     own = np.cumsum([0, *counts]).tolist()
     wanted = [Path(path).resolve() for path in paths]
     trained = [Path(path).resolve() for path in numbered_as]
-    if len(trained) < 2 or wanted == trained or max(counts) == 1:
+    if len(trained) < 2 or wanted == trained:
         return own[:-1], own[-1]
+    if max(counts) == 1 and not {*wanted} & {*trained}:
+        return [0] * len(counts), 1  # The blank puzzle.
     splits = [path / ("train" if (path / "train").is_dir() else "test") for path in trained]
     numbers = [load_metadata(split).num_puzzle_identifiers for split in splits]
     there = np.cumsum([0, *numbers]).tolist()
-    for path in wanted:
-        if path not in trained:
+    for path, count in zip(wanted, counts, strict=True):
+        if path not in trained and count > 1:
             known = ", ".join(map(str, numbered_as))
             problem = "the model has no puzzle embeddings for this folder; it was trained on"
             raise DatasetError(f"{path}: {problem} {known}")
-    return [there[trained.index(path)] for path in wanted], there[-1]
+    return [there[trained.index(path)] if path in trained else 0 for path in wanted], there[-1]
 
 
 def _merge(

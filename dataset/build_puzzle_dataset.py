@@ -93,14 +93,14 @@ class KindBuild(PuzzleBuild):
             for texts in ([row.question for row in rows], [row.answer for row in rows])
         )
         valid, kept = self.rules.holds(questions, answers)
-        ratings = [
-            self.rules.rating_of(self.rules.to_grid(board)) if row.rating is None else row.rating
-            for board, row in zip(questions, rows, strict=True)
-        ]
-        return Puzzles(questions, answers, np.array(ratings, np.int64)), {
-            f"question: its characters must be of {''.join(self._tokens)!r}": np.asarray(
-                questions.all(axis=1)
-            ),
+        known, ratings = questions.all(axis=1), np.zeros(len(rows), np.int64)
+        for number, row in enumerate(rows):
+            if row.rating is not None:
+                ratings[number] = row.rating
+            elif valid[number] and known[number]:
+                ratings[number] = self.rules.rating_of(self.rules.to_grid(questions[number]))
+        return Puzzles(questions, answers, ratings), {
+            f"question: its characters must be of {''.join(self._tokens)!r}": known,
             "answer: it changes the question": kept,
             f"answer: it is not {self.rules.goal}": valid,
         }

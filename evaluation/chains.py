@@ -92,9 +92,9 @@ def chosen(select: Choice, result: ChainResult, place: int, steps: int) -> np.nd
         place: index of this number of steps in `result`.
         steps: the number of steps.
     """
-    q = result.q_halt[:, place]
+    q = np.nan_to_num(result.q_halt[:, place], nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     if select == "residual":
-        return result.residual[:, place].argmin(0)
+        return np.nan_to_num(result.residual[:, place], nan=np.inf).argmin(0)
     if select == "majority":
         preds = result.preds[:, place]
         # [C, b], chain by chain: comparing all pairs of chains at once would need too much memory.

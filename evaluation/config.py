@@ -116,8 +116,9 @@ class ThinkingSettings(Schema):
             raise ConfigError(f"perturb=init: {alike}; use perturb=symmetry or noise")
         if self.perturb == "noise" and max(self.chains) > 1 and (why := arch.takes_no_noise):
             raise ConfigError(f"perturb=noise: {why}")
-        by_q = [choice for choice in self.select if choice in ("q", "first_halt")]
-        if max(self.chains) > 1 and by_q and not halts:
+        several = max(self.chains) > 1
+        by_q = [one for one in self.select if one == "first_halt" or (one == "q" and several)]
+        if by_q and not halts:
             raise ConfigError(
                 f"select={by_q[0]}: no head of {name} says when a puzzle is done; use "
                 "select=residual or majority"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
 
+from dataset.kinds import KINDS
 from dataset.kinds.base import Views, kind_named
 from evaluation.config import EvalConfig, EvalSearchSettings
 from evaluation.evaluators.base import Evaluator, build_evaluators
@@ -58,7 +59,7 @@ def prepare(config: EvalConfig) -> Job:
         raise ConfigError(f"arch_overrides.{min(unknown)}: arch={arch.name} has no such setting")
     require_thinking(config, trained, trained.may_halt)
     dataset = open_dataset(config, trained)
-    kind = kind_named(dataset.kind) if dataset.kind else None
+    kind = kind_named(name) if (name := dataset.kind or "") in KINDS else None
     views = views_for(config, kind, isqrt(dataset.metadata.seq_len))
     facts = data_facts(dataset.metadata, dataset.fields, dataset.kind)
     trained.require_fit(facts, str(dataset.split_dirs[0]))
@@ -172,7 +173,7 @@ def what_differs(config: EvalConfig, trained: TrainedModel, dataset: PuzzleDatas
         *_values_that_differ(config.arch_overrides, trained.run.arch),
     ]
     if config.search.chains:
-        names = {"backtrack", "caution", "control"}
+        names = {"backtrack", "caution", "control", "checks"}
         parts += _values_that_differ(config.search, EvalSearchSettings(), names)
     return [part for part, is_so in parts if is_so]
 

@@ -24,6 +24,8 @@ from runtime.streams import Address, Stream
 
 # Metrics that are reported first, in this order.
 COUNTED_METRICS = ("accuracy", "exact_accuracy", "q_halt_accuracy", "steps")
+# Among the outputs in training: the labels that a technique compares with, if one does.
+AIMED_LABELS = "aimed_labels"
 
 # The random numbers of a training step by name: `min_steps`, int32 [B], the step before which a
 # slot must not halt early, and the draws of techniques and of the architecture. One of these is
@@ -189,9 +191,10 @@ class ACT(nn.Module):
     def judge(self, heads: Iterable[Head], carry: ACTCarry, outputs: Outputs) -> Judged:
         """Let `heads` compare their outputs with the examples of a carry."""
         targets = Targets.of(carry.examples, outputs["logits"])
-        if self.training:
+        if self.training and self.at_targets:
             for technique in self.at_targets:
                 targets = technique.aimed(targets, outputs, carry.steps)
+            outputs = {**outputs, AIMED_LABELS: targets.examples["labels"]}
         losses, metrics = {}, {"steps": carry.steps}
         for head in heads:
             measured = head.measure(outputs, targets)

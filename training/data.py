@@ -98,15 +98,17 @@ def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -
 
 
 def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
-    """Raise ConfigError if an iteration fills no batch (incomplete batches are dropped), or if it
-    has fewer than a limit.
+    """Raise ConfigError if a set does not fill a batch in an iteration (incomplete batches are
+    dropped), or if there are fewer than a limit.
     """
     key = "epochs" if config.eval_interval is None else "eval_interval"
-    if next(train_batches(config, train_set).iterate_rows(0), None) is None:
+    for name in train_batches(config, train_set).sets_without_batch():
+        of_set = f" of the set {name}" if len(train_set.sets) > 1 else ""
+        groups = len(train_set.sets[name].group_indices) - 1
         raise ConfigError(
             f"global_batch_size={config.global_batch_size}: {key}={config.epochs_per_iteration} "
-            f"over {train_set.metadata.total_groups} groups does not fill one batch; use a smaller "
-            f"batch or a larger {key}"
+            f"over {groups} groups{of_set} does not fill one batch; use a smaller batch or a larger"
+            f" {key}"
         )
     if config.limit_train_batches or config.overfit_batches:
         whole = config.model_copy(update={"limit_train_batches": None, "overfit_batches": None})

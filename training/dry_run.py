@@ -53,7 +53,7 @@ class DryRun(Trainer):
             saved.update(range(every, steps + 1, every))
         if every or config.checkpoint_every_eval:
             saved.update(number * per for number in ended)
-        best = ", and any with the best score yet" if config.keep_best else ""
+        best = ", and those with the best scores" if config.keep_best else ""
         return {
             "steps": f"{steps:,} (schedule: {self.learner.total_steps:,})",
             "examples": f"{steps * config.global_batch_size:,}",

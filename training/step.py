@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.act import ACTCarry, ACTLossHead, Drawn, LossOutput
+from models.act import AIMED_LABELS, ACTCarry, ACTLossHead, Drawn, LossOutput
 from models.architectures import ArchConfig
 from models.heads.base import Examples
 from models.metrics import mean_metrics
@@ -280,7 +280,7 @@ class Learner:
         may_stop = may_halt and act.halt_max_steps > 1
         return self.diagnostics.measure(
             logits=output.outputs["logits"],
-            labels=output.carry.examples["labels"],
+            labels=output.outputs.get(AIMED_LABELS, output.carry.examples["labels"]),
             q_halt_logits=output.outputs["q_halt_logits"] if may_halt else None,
             halts=act.wants_to_halt(output.outputs) if may_stop else None,
         )

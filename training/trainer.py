@@ -189,7 +189,8 @@ class Trainer:
         if best:
             progress.best_score, progress.best_step = score, progress.step
         wanted = config.checkpoint_every_eval or self.callbacks.save_asked
-        if last or wanted or (best and config.keep_best):
+        may_be_kept = score is not None and config.keep_best >= (1 if best else 2)
+        if last or wanted or may_be_kept:
             self.save(score=score, permanent=last or config.checkpoint_every_eval)
 
     def _evaluate(self) -> float | None:

@@ -31,10 +31,10 @@ from dataset.kinds.base import Puzzle
 from evaluation.config import EvalConfig
 from evaluation.evaluators.arc import NO_ANSWER, attempts_of
 from evaluation.job import Job, prepare
-from runtime.errors import ConfigError, DatasetError, Preempted
+from runtime.errors import ConfigError, DatasetError, Preempted, disk_errors
 from runtime.files import write_atomically
 from runtime.schema import Count, CountOrZero, Duration, Schema, seconds_of
-from runtime.text import colours, duration, many
+from runtime.text import colours, duration, many, shown
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config
 from training.config.entry_point import say
@@ -61,7 +61,12 @@ _CELLS, _CELLS_OF_FITTING = 100_000, 2500
 _ROUNDS = 10
 _MODEL_NAME = re.compile("(alone|run)[0-9]*")
 _FEWEST_ROWS = 4
+_LONGEST_NAME = 200
 _FROZEN = {"rows": True, "heads": "trunk", "all": False}
+# Settings of pretrain.py that an adaptation sets itself; the second ones if it has a checkpoint.
+_SET = "max_time max_steps epochs limit_train_batches eval_split evaluators load_puzzle_rows"
+_SET += " data_path data_paths checkpoint_path run_name load_checkpoint"
+_SET_BY_CHECKPOINT = "arch heads loss techniques freeze_weights"
 
 
 class AdaptSettings(Schema):
@@ -100,6 +105,18 @@ class Part(NamedTuple):
     def name(self) -> str:
         return self.tasks[0].name + (f" and {len(self.tasks) - 1} more" * (len(self.tasks) > 1))
 
+    def require_same(self) -> None:
+        """Record the tasks in the folder, or raise ConfigError if others are there."""
+        file, present = self.folder / "tasks.json", [task.to_json() for task in self.tasks]
+        if file.exists() and read_json(file) != present:
+            raise ConfigError(
+                f"{self.folder}: {self.name} has changed since; choose another output=, or delete "
+                "this folder"
+            )
+        with disk_errors(self.folder, ConfigError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, json.dumps(present) + "\n")
+
 
 def main(
     train: Callable[[TrainConfig], object], measure: Callable[[Job], object], arguments: list[str]
@@ -116,6 +133,7 @@ def main(
     if settings.checkpoint is not None:
         trained = find_trained_model(Path(settings.checkpoint), warn)
         usual = (*_FROM_CHECKPOINT, f"lr={trained.run.lr}")
+    require_used(others, from_checkpoint=trained is not None)
     config = load_config(TrainConfig, "cfg_pretrain", [*_RUNS, *usual, *others])
     if trained is not None:
         config = _as_trained(config, trained, settings)
@@ -169,6 +187,15 @@ def _as_trained(config: TrainConfig, trained: TrainedModel, settings: OwnSetting
     return config.model_copy(update={"arch": arch, **start})
 
 
+def require_used(lines: Iterable[str], *, from_checkpoint: bool) -> None:
+    """Raise ConfigError for a setting that an adaptation replaces."""
+    for key in (line.partition("=")[0].lstrip("+~") for line in lines):
+        if key in _SET.split():
+            raise ConfigError(f"{key}: an adaptation sets it; see adapt.max_time and adapt.steps")
+        if from_checkpoint and key.partition(".")[0] in _SET_BY_CHECKPOINT.split():
+            raise ConfigError(f"{key}: the checkpoint decides it; leave one of them out")
+
+
 def read_tasks(path: Path, answers: dict[str, Any]) -> list[Task]:
     """Read a folder of tasks, a file with one, or Kaggle's challenges, without test outputs. A
     malformed task is named and left out; `answers` then gets empty ones for it.
@@ -176,6 +203,8 @@ def read_tasks(path: Path, answers: dict[str, Any]) -> list[Task]:
     tasks = []
     for name, (file, content) in read_contents(path).items():
         try:
+            if Path(name).name != name or name == ".." or len(name.encode()) > _LONGEST_NAME:
+                raise DatasetError(f"{file}: {shown(name)} cannot be the name of a folder")
             task = parse_task(name, content, str(file), is_evaluation=True, outputs_may_lack=True)
             tasks.append(replace(task, test=tuple((given, None) for given, _ in task.test)))
         except DatasetError as error:
@@ -255,14 +284,14 @@ def limits_of(parts: Sequence[Part], names: Iterable[str], steps: int | str) -> 
 
 def require_same(output: Path, config: TrainConfig, settings: OwnSettings) -> None:
     """Record the settings beside the submission, or raise ConfigError if others are there."""
-    neutral = {"max_time", "steps"}
-    present = settings.model_dump(mode="json", exclude={"adapt": neutral})
+    present = settings.model_dump(mode="json", exclude={"adapt": {"max_time"}})
     present["run"] = config.model_dump(mode="json", exclude={"device", "num_threads"})
     file = _beside(output, "_settings.json")
     if file.exists() and read_json(file) != present:
         raise ConfigError(f"{file}: this adaptation had other settings; choose another output=")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, json.dumps(present, indent=1) + "\n")
+    with disk_errors(output.parent, ConfigError):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(present, indent=1) + "\n")
 
 
 @dataclass(frozen=True)
@@ -287,13 +316,13 @@ class Adapter:
         inputs. Return what was done; a part that is done is only read.
         """
         done, data = part.folder / "done.json", part.folder / "data"
+        part.require_same()
         if done.exists():
             return read_json_object(done)
         options = ["--output-dir", str(data), "--dataset-dirs", self.settings.tasks]
         options += ["--num-aug", str(self.settings.adapt.num_aug), "--seed", str(self.config.seed)]
         if self._fits_canvas:
             options.append("--fit")
-        part.folder.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         with (
             open(part.folder / "log.txt", "a") as words,

@@ -33,6 +33,7 @@ SCORE = "exact_accuracy"
 # The scores of a row, by title. The first line with only measured figures counts.
 SCORES = (
     {"pass@1": "arc/pass@1", "pass@2": "arc/pass@2"},
+    {"valid": "rules/valid"},
     {"exact": SCORE, "any shortest path": "maze/shortest_path"},
     {"exact": SCORE},
 )

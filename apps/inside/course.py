@@ -56,8 +56,15 @@ class Course:
         return self.is_right(self.answers)
 
     def is_right(self, answers: Tensor) -> Tensor:
-        """Return whether answers [..., b, S] are right in all labelled cells, bool [..., b]."""
+        """Return whether answers [..., b, S] are right in all labelled cells, bool [..., b]; for
+        kinds with several right answers, whether they keep the rules.
+        """
         labels = self.examples["labels"]
+        if self.kind is not None and self.kind.many_answers:
+            questions = self.examples["inputs"].expand(answers.shape)
+            boards = (each.reshape(-1, answers.shape[-1]).cpu() for each in (questions, answers))
+            valid = torch.from_numpy(self.kind.holds(*(each.numpy() for each in boards))[0])
+            return valid.reshape(answers.shape[:-1]).to(answers.device)
         return ((answers == labels) | (labels == IGNORE_LABEL_ID)).all(-1)
 
     def states(self) -> Tensor:

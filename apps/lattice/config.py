@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
+from apps.dec.config import require_one_row
 from models.biases.sudoku.config import require_sudoku
 from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
 from models.heads.config import AUXILIARY_HEADS, AuxiliaryHeadConfig, HeadsConfig
@@ -152,6 +153,7 @@ class LatticeConfig(RecurrenceConfig):
             f"name=lattice needs the heads {' and '.join(sorted(own))}, and no q; use "
             "heads=lattice": heads.q is not None or own - heads.auxiliary.keys(),
             f"name=lattice: heads.lm.name={heads.lm.name}; use linear": heads.lm.name != "linear",
+            "heads.halt has no meaning with name=lattice; leave it out": "halt" in heads.auxiliary,
             **{f"heads.{n}: lattice cannot turn fields; leave it out": True for n in heads.fields},
             f"attention_bias={bias} with units=true: there is no attention over the cells; use "
             "units=false": self.units and bias != "none",
@@ -168,6 +170,8 @@ class LatticeConfig(RecurrenceConfig):
         for message, wrong in faults.items():
             if wrong:
                 raise ValueError(message)
+        if self.has_digits:
+            require_one_row(self)
         return self
 
 

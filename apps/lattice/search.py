@@ -51,7 +51,7 @@ class SearchResult:
     answer: np.ndarray | None = None  # tokens [S] of the first chain to decide all cells
     chain: int | None = None  # that chain
     rounds: int = 0  # steps of each chain
-    calls: int = 0  # rows through the model: chains times rounds
+    calls: int = 0  # rows through the model: chains times rounds, and checks
     taken_back: int = 0  # guesses taken back by all chains
     restarts: int = 0  # restarts of all chains
     seconds: float = 0.0  # this puzzle's share of this rank's time
@@ -290,11 +290,13 @@ class Search:
         is_open = self._ranks.to_host(inner.open_cell).numpy()
         inputs = np.full((self.rows, len(answer)), EMPTY_TOKEN, np.int32)
         bound = np.full(self.rows, self._config.strike_below, np.float32)
+        counter = (0, found.rounds, found.row, 1 + chain)
+        words = random_words(self._seed, Stream.SEARCH, counter, checks * (1 + len(answer)))
+        drawn = (words >> np.uint64(40)).reshape(checks, -1) * 2.0**-24
+        masks = drawn[:, 1:] < _MOST_HIDDEN * drawn[:, :1]
         for first in range(0, checks, self.rows):
-            counter = (1 + chain, found.rounds, found.row, first)
-            words = random_words(self._seed, Stream.SEARCH, counter, inputs.size + self.rows)
-            drawn = (words >> np.uint64(40)).reshape(self.rows, -1) * 2.0**-24
-            hidden = drawn[:, 1:] < _MOST_HIDDEN * drawn[:, :1]
+            hidden = np.resize(masks[first : first + self.rows], inputs.shape)
+            found.calls += min(self.rows, checks - first)
             candidates = np.where(hidden[..., None], is_open, answer)
             offered = self._ranks.on_device(self._shown(inputs, candidates, bound))
             ((_, carry),) = steps(self._forward, self._model, [Offer(offered)])

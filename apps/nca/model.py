@@ -117,9 +117,14 @@ class NCAInner(TRMSingleInner):
             chosen = {name: values.argmax(-1) for name, values in logits.items()}
         return self.holding(latents, examples | chosen), answer
 
+    def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+        if self.keeps_answers:  # All that a step knows of the one before.
+            latents = latents | {"z_L": latents["z_kept"]}
+        return super().recur(latents, injected, rotary)
+
     def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         """z = g new + (1 - g) z, L_cycles times, where new = net(z + input), g = sigmoid(W new)."""
-        z_L = latents["z_kept" if self.keeps_answers else "z_L"]
+        z_L = latents["z_L"]
         for _ in range(self.L_cycles):
             new = self.L_level(z_L + injected, rotary)
             z_L = self.moved(z_L, torch.lerp(z_L, new, self.gate(new).sigmoid()))

@@ -65,7 +65,11 @@ def load_for(
 
     kind, size = puzzles[0].kind, len(puzzles[0].question)
     identifiers = 1 + max(puzzle.identifier for puzzle in puzzles)
-    facts = DataFacts(kind.vocab_size(size), size * size, identifiers, kind=kind.key)
+    # Some sets of a kind have fewer tokens than others.
+    most = max(int(puzzle.tokens.max()) for puzzle in puzzles)
+    own = trained.facts.vocab_size if trained.facts else 0
+    tokens = own if own > most and kind.fits(size * size, own) else kind.vocab_size(size)
+    facts = DataFacts(tokens, size * size, identifiers, kind=kind.key)
     arch = arch_on_device(trained.run.arch, device.type, overrides)
     return arch, trained.load(arch, facts, f"{kind.name} {size}x{size}", device)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from apps.reports.drawing import Picture, mixed
+from apps.reports.drawing import Picture, is_dark, mixed
 from dataset.kinds.base import BoardLook, Puzzle
 
 PAPER, INK, FAINT, LINES = "#ffffff", "#16202c", "#8a96a3", "#c5ccd4"
@@ -248,7 +248,8 @@ def draw_cells(look: BoardLook, panel: Panel, cell: int) -> Picture:
     for (row, column), token in np.ndenumerate(panel.tokens):
         if letter := look.token(int(token)).letter:
             middle = (column + 0.5) * cell, (row + 0.5) * cell
-            picture.words(*middle, letter, 0.7 * cell, RING, bold=True)
+            ink = RING if is_dark(_fill(look, panel, (row, column))) else INK
+            picture.words(*middle, letter, 0.7 * cell, ink, bold=True)
     return picture
 
 

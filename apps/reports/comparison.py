@@ -11,8 +11,10 @@ from apps.reports.html import Cell, figure, intro, share, state, table, text, ti
 from apps.reports.page import Page
 from apps.reports.reading import Run
 from apps.reports.single import header, headline_tile, warnings_tile
+from apps.reports.status import sweep_of
 from apps.reports.tables import Headline, differing, headline, notes_html, warnings_html
 from apps.sweeps.table import Row, lines_of, over_seeds
+from evaluation.values import at
 from runtime.text import duration, many, shown
 
 _MAX_SETTINGS = 30
@@ -98,15 +100,15 @@ def _table(
 
 def seed_table(runs: Sequence[Run]) -> list[list[str]]:
     """Return the lines of a table, the header first: mean score, standard deviation and number of
-    the runs that differ only in `seed`, the best first. Running and failed runs and runs without a
-    score are left out.
+    the runs that differ only in `seed`, the best first. Running and failed runs, unfinished jobs of
+    a sweep and runs without a score are left out.
     """
-    found = [
-        (run, best)
-        for run in runs
-        if run.status.state in ("done", "stopped")
-        if (best := headline(run)) is not None
-    ]
+
+    def is_over(run: Run) -> bool:
+        job = at(sweep_of(run.folder.parent), "jobs", run.folder.name, "state")
+        return run.status.state in ("done", "stopped") and job in (None, "finished")
+
+    found = [(run, best) for run in runs if is_over(run) if (best := headline(run)) is not None]
     settings = differing([run for run, _ in found])
     names = list(dict.fromkeys(best.name for _, best in found))
     rows = []

@@ -119,6 +119,11 @@ def mixed(colour: str, background: str, share: float) -> str:
     return f"#{bytes(parts).hex()}"
 
 
+def is_dark(colour: str) -> bool:
+    """Return whether a colour needs light letters."""
+    return sum(bytes.fromhex(colour[1:])) < 380
+
+
 def dark_rules(html: str, selector: str) -> str:
     """Return CSS that replaces all fill colours in `html` for dark mode, below a CSS selector."""
     colours = sorted(set(re.findall(r'fill="(#[0-9a-fA-F]{6})"', html)))

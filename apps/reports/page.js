@@ -117,7 +117,7 @@ function sortBy(table, heading) {
   const keys = new Map([...body.rows].map((row) => {
     const cell = row.cells[column];
     const text = cell.dataset.value ?? cell.textContent.trim();
-    return [row, text === "" ? null : isNaN(text) ? text : Number(text)];
+    return [row, text === "" || text === "–" ? null : isNaN(text) ? text : Number(text)];
   }));
   const order = (a, b) => {
     const [x, y] = [keys.get(a), keys.get(b)];

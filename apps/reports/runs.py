@@ -87,9 +87,10 @@ def write_table(folder: Path, form: str) -> None:
 
 
 def watch(folder: Path, run: Path | None, interval: float) -> None:
-    """List all runs repeatedly, or one run until it is done; that run need not exist yet. Without a
+    """List all runs repeatedly, or one run until it ends; that run need not exist yet. Without a
     terminal, print only changes.
     """
+    was_running = False
     printed, clear = "", _CLEAR if sys.stdout.isatty() else ""
     while True:
         runs = [read_status(run)] if run else _runs(folder)
@@ -97,9 +98,15 @@ def watch(folder: Path, run: Path | None, interval: float) -> None:
             printed = _listed(runs)
             sys.stdout.write(f"{clear}{printed}\n")
             sys.stdout.flush()
-        if run and runs[0].state == "done":
+        if run and (ends(runs[0]) or (was_running and runs[0].state != "running")):
             return
+        was_running = runs[0].state == "running" if run else False
         time.sleep(interval)
+
+
+def ends(one: Status) -> bool:
+    """Return whether a run has ended for good, or at its limit."""
+    return one.state in ("done", "failed") or one.detail.startswith("at max_steps")
 
 
 def as_json(one: Status) -> dict[str, Any]:

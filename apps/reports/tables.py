@@ -1,6 +1,7 @@
 """The tables of a report and its headline."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from apps.reports.html import (
@@ -18,7 +19,7 @@ from apps.reports.html import (
 from apps.reports.reading import Result, Run
 from evaluation.headline import MEASURES, Score, headline_of, score_of, weight_of
 from evaluation.metrics import Estimate
-from evaluation.values import at, estimate_of, items, listed, number
+from evaluation.values import at, estimate_of, items, listed, number, share_of
 from runtime.text import many
 
 _MAX_ROWS = 200
@@ -72,12 +73,17 @@ def _last_in_training(run: Run, own: Sequence[str]) -> list[Result]:
     step, value = known[name]
     split, limit = (run.settings.get(f"eval_{key}", "null") for key in ("split", "max_examples"))
     split = "test" if split == "null" else split
+    count = int(known.get("eval/count", (0, 0))[1])
     content = {
         "step": step,
         "data": [f"{folder}/{split}" for folder in own] or [split],
         "max_examples": None if limit == "null" else limit,
-        "metrics": {"exact_accuracy": value, "count": known.get("eval/count", (0, 0))[1]},
+        "metrics": {"exact_accuracy": value, "count": count},
     }
+    if name == "eval/rules/valid":
+        estimate = share_of(value, count) or Estimate(value, None, None)
+        details = {"valid": asdict(estimate), "num_examples": count}
+        content["evaluators"] = {"rules": {"metrics": {"valid": value}, "details": details}}
     if name == "eval/arc/pass@2":
         tasks = items(dict(run.votes).get(f"eval_step_{step}/arc_tasks.json"))
         scored = sum(any(at(one, "known") is True for one in listed(of)) for _, of in tasks)

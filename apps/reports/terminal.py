@@ -7,6 +7,7 @@ from itertools import zip_longest
 import numpy as np
 
 from apps.reports.boards import Board, Panel, panels_of
+from apps.reports.drawing import is_dark
 from dataset.kinds.base import BoardLook
 
 _ESCAPES = re.compile("\x1b\\[[0-9;]*m")
@@ -53,8 +54,9 @@ def _cell(look: BoardLook, token: int, is_marked: int, is_given: int, *, colour:
         style = _DIM if token == look.open and not is_marked else style
         return _painted(f" {one.text}", style)
     if look.cells == "filled" and is_marked:
-        return _painted("> ", _MARKED)
-    return _painted("><" if is_marked else "  ", one.style or _style(one.fill))
+        return _painted(f">{one.letter or ' '}", _MARKED)
+    text = "><" if is_marked else f"{one.letter or ' '} "
+    return _painted(text, one.style or _style(one.fill))
 
 
 def _style(fill: str) -> str:
@@ -62,8 +64,7 @@ def _style(fill: str) -> str:
     if not fill:
         return "0"
     red, green, blue = bytes.fromhex(fill[1:])
-    ink = "97" if red + green + blue < 380 else "30"
-    return f"48;2;{red};{green};{blue};{ink}"
+    return f"48;2;{red};{green};{blue};{97 if is_dark(fill) else 30}"
 
 
 def _boxed(cells: Sequence[Sequence[str]], box: tuple[int, int], *, lines: bool) -> list[str]:

@@ -114,6 +114,7 @@ class Model:
             "records": records,
             "kind": kind.name,
             "size": self.size,
+            "any_size": trained.cells is None,
             "board": asdict(kind.board(self.size)),
             "train_step": trained.step,
             "steps": getattr(trained.run.arch, "halt_max_steps", None),
@@ -228,7 +229,9 @@ class Data:
         kind, look, rating = puzzle.kind, self.look, self.ratings[row]
         words = [label(puzzle)]
         if look.cells == "written":
-            words.append(f"{int((puzzle.tokens != look.open).sum())} clues")
+            may_be_open = np.array(look.empty or [look.open]) == look.open
+            clues = may_be_open & (puzzle.tokens != look.open)
+            words.append(f"{int(clues.sum())} clues")
         if kind is ARC:
             words.append(f"{kind.seen(puzzle, puzzle.question).size} cells of the input")
         if np.isfinite(rating):
@@ -298,7 +301,7 @@ class Records:
     def described(self, row: int, puzzle: Puzzle) -> str:
         """Describe the result for a puzzle in one line."""
         figures = self.lines[row]
-        if self.data.look.cells != "written":
+        if self.data.look.cells != "written" or self.data.look.empty:
             figures = {name: value for name, value in figures.items() if name != "clues"}
         words = ["right" if figures["exact_accuracy"] == 1 else "wrong"]
         words += [say(figures[name]) for name, say in _FIGURES.items() if say and name in figures]

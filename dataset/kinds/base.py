@@ -8,6 +8,7 @@ own file, registered in `dataset.kinds.KINDS`.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from math import isqrt
 from typing import Literal, NamedTuple
 
@@ -21,6 +22,7 @@ from runtime.streams import Stream
 from runtime.text import many
 
 _FEW_VIEWS = 16
+_MOST_COUNTED = 10_000
 _COLOURS = (*ARC_PALETTE, "#9AA5B1", "#5B2C6F", "#117A65", "#7E5109", "#78281F", "#1B4F72")
 
 
@@ -59,6 +61,7 @@ class BoardLook:
             candidates in the corners. "filled": the token's colour, possibly mixed with others.
             "coloured": the token's pure colour; the cell is smaller if a model is less sure.
         open: the token of a cell that is to be answered.
+        empty: the token of each cell of a puzzle without clues; (): `open` everywhere.
         box: rows and columns between thick lines.
         canvas: the boards are canvases with smaller grids on them. Input, answer and right answer
             are shown side by side, and cells outside the right answer's grid do not count.
@@ -69,6 +72,7 @@ class BoardLook:
     tokens: tuple[TokenLook, ...]
     cells: Literal["written", "filled", "coloured"] = "coloured"
     open: int = 0
+    empty: tuple[int, ...] = ()
     box: tuple[int, int] | None = None
     canvas: bool = False
     pen: int | None = None
@@ -271,9 +275,9 @@ class Kind:
         return None
 
     def rating_of(self, question: np.ndarray) -> int:
-        """Rate a question by its `rules`."""
+        """Rate a question by its `rules`; answers are counted up to 10,000."""
         if self.many_answers:
-            return sum(1 for _ in self.solutions(question))
+            return sum(1 for _ in islice(self.solutions(question), _MOST_COUNTED))
         rules = self.rules(question)
         assert rules is not None
         return rules.open_cells(

@@ -28,7 +28,7 @@ class ColouringKind(Kind):
     def board(self, size: int) -> BoardLook:
         fills = ("#FF4136", "#0074D9", "#2ECC40")
         colours = (
-            TokenLook(token, f"colour {text}", text, fill, text, "7", (text,))
+            TokenLook(token, f"colour {text}", text, fill, text, keys=(text,))
             for token, text, fill in zip(COLOURS, "ABC", fills, strict=True)
         )
         tokens = (
@@ -38,7 +38,8 @@ class ColouringKind(Kind):
             TokenLook(JOINED, "joined", "#", "#2C3E50", style="48;5;244", keys=("#",)),
         )
         hint = "The diagonal has the nodes: ?, A, B or C; # joins two nodes; paste rows as text."
-        return BoardLook(tokens, cells="filled", open=OPEN, hint=hint)
+        empty = np.where(np.eye(size, dtype=bool), OPEN, APART).reshape(-1).tolist()
+        return BoardLook(tokens, cells="filled", open=OPEN, empty=tuple(empty), hint=hint)
 
     def recognises(self, text: str) -> bool:
         """Return whether the text has joined nodes and an open one."""

@@ -35,7 +35,8 @@ class FutoshikiKind(Kind):
             TokenLook(nothing + 1 + n, sign, sign, keys=(sign,)) for n, sign in enumerate(SIGNS)
         ]
         hint = "Arrow keys move, digits fill, < > ^ v are signs; paste rows as text."
-        return BoardLook(tuple(tokens), cells="written", open=OPEN, hint=hint)
+        empty = np.where(_places(size) == _DIGIT, OPEN, nothing).reshape(-1).tolist()
+        return BoardLook(tuple(tokens), "written", OPEN, tuple(empty), hint=hint)
 
     def parse(self, text: str) -> Puzzle:
         """Parse a Futoshiki; raise ValueError if a cell holds what its place does not allow."""

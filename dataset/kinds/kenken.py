@@ -8,12 +8,12 @@ quotient, and `4=` a digit.
 
 from collections.abc import Callable, Sequence
 from itertools import product
-from math import isqrt, prod
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from dataset.dihedral import view_cells
+from dataset.dihedral import NUM_VIEWS, view_cells
 from dataset.kinds.base import BoardLook, DihedralViews, Kind, Puzzle, TokenLook, Views
 from dataset.kinds.digits import OPEN, line_rules, repeated_in_lines
 from dataset.kinds.making import Clauses, Draws, filled
@@ -51,17 +51,19 @@ class KenKenKind(Kind):
         return 3 * size
 
     def board(self, size: int) -> BoardLook:
-        looks = (
-            TokenLook(token, text.replace(".", "open"), text, keys=(text,))
-            for token, text in enumerate(_TEXT[1:], start=1)
-        )
+        texts = enumerate(_TEXT[1:], start=1)
+        looks = (TokenLook(n, text.replace(".", "open"), text, keys=(text,)) for n, text in texts)
         hint = "Paste rows as text: three for each row of the square (docs/data.md)."
-        return BoardLook(tuple(looks), cells="written", open=OPEN, box=(3, 3), hint=hint)
+        empty = tuple(_board_of([], size // 3).reshape(-1).tolist())
+        return BoardLook(tuple(looks), "written", OPEN, empty, box=(3, 3), hint=hint)
 
     def parse(self, text: str) -> Puzzle:
         """Parse a KenKen; raise ValueError if its walls and clues do not make cages."""
         puzzle = super().parse(text)
         cages_of(puzzle.question)
+        middles = puzzle.question[1::3, 1::3]
+        for row, column in np.argwhere(middles > OPEN + len(middles)) + 1:
+            raise ValueError(f"row {row}, column {column}: not . or a digit up to {len(middles)}")
         return puzzle
 
     def rules(self, question: np.ndarray) -> Clauses:
@@ -89,14 +91,11 @@ class KenKenKind(Kind):
         return wrong
 
     def draw(self, size: int, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
-        """Draw a Latin square and cages of one to three cells. If the cages allow other solutions,
-        some are divided into cells.
-        """
+        """Draw a Latin square and cages; divide some if the cages allow other solutions."""
         found = line_rules(size, len(_TEXT), step=3, first=1).drawn(draws)
         digits = np.array([token - OPEN for _, token in sorted(found.items())])
         cages = _drawn_cages(size, digits, draws)
-        board = _board_of(cages, size)
-        shown, _ = self.rules(board).puzzle(board, found, size**2, draws)
+        shown, _ = self.rules(board := _board_of(cages, size)).puzzle(board, found, size**2, draws)
         needed = shown[1::3, 1::3].reshape(-1) != OPEN
         for cage in [cage for cage in cages if needed[cage.cells].any()]:
             cages.remove(cage)
@@ -112,7 +111,7 @@ def cages_of(board: np.ndarray) -> list[Cage]:
     if len(board) % 3:
         raise ValueError(f"{len(board)} rows; accepted: three for each row of the square")
     size, blocks = len(board) // 3, _blocks(board)
-    is_wall = blocks[:, [place for place, _ in _SIDES]] == WALL
+    is_wall = (sides := blocks[:, [place for place, _ in _SIDES]]) == WALL
     corners = np.minimum(blocks[:, _CORNERS], WALL)
     texts = ["".join(row).strip() for row in np.array([*_TEXT])[corners]]
     cages, seen = list[Cage](), set[int]()
@@ -123,6 +122,8 @@ def cages_of(board: np.ndarray) -> list[Cage]:
         cells = [start]
         for cell in cells:  # It grows.
             for side, other in enumerate(_neighbours(cell, size)):
+                if sides[cell, side] not in (NOTHING, WALL):
+                    raise ValueError(f"the cage of {where}: a side is neither # nor empty")
                 if is_wall[cell, side] != (other is None or is_wall[other, 3 - side]):
                     raise ValueError(f"the cage of {where}: a wall has one side only")
                 if not is_wall[cell, side] and other not in cells:
@@ -142,9 +143,8 @@ def _blocks(board: np.ndarray) -> np.ndarray:
     return board.reshape(size, 3, size, 3).swapaxes(1, 2).reshape(size**2, 9)
 
 
-def _joined(blocks: np.ndarray) -> np.ndarray:
+def _joined(blocks: np.ndarray, size: int) -> np.ndarray:
     """Return the board of blocks [N * N, 9]."""
-    size = isqrt(len(blocks))
     return blocks.reshape(size, size, 3, 3).swapaxes(1, 2).reshape(3 * size, 3 * size)
 
 
@@ -166,8 +166,7 @@ def _drawn_cages(size: int, digits: np.ndarray, draws: Draws) -> list[Cage]:
             cells += [beside[draws.below(len(beside))]] if beside else []
         free -= {*cells}
         values = digits[cells].tolist()
-        pair = "+x-" if _MADE["/"](values) % 1 else "+x-/"
-        accepted = {1: "=", 2: pair, 3: "+x"}[len(cells)]
+        accepted = {1: "=", 2: "+x-" if _MADE["/"](values) % 1 else "+x-/", 3: "+x"}[len(cells)]
         operation = accepted[draws.below(len(accepted))]
         cages.append(Cage(sorted(cells), operation, int(_MADE[operation](values))))
     return cages
@@ -184,7 +183,7 @@ def _board_of(cages: list[Cage], size: int) -> np.ndarray:
                     blocks[cell, place] = WALL
         clue = f"{cage.number}{cage.operation}".ljust(4)
         blocks[cage.cells[0], _CORNERS] = [_TEXT.index(letter) for letter in clue]
-    return _joined(blocks)
+    return _joined(blocks, size)
 
 
 class KenKenViews(DihedralViews):
@@ -194,7 +193,8 @@ class KenKenViews(DihedralViews):
         cells, inside = _blocks(np.arange(rows**2).reshape(rows, rows)), view_cells(3).copy()
         inside[:, _CORNERS] = _CORNERS
         turns = zip(view_cells(rows // 3), inside, strict=True)
-        self._cells = np.stack([_joined(cells[turn][:, into]).reshape(-1) for turn, into in turns])
+        joined = [_joined(cells[turn][:, into], rows // 3) for turn, into in turns]
+        self._cells = np.stack(joined).reshape(NUM_VIEWS, -1)
 
 
 KENKEN = KenKenKind()

@@ -16,11 +16,23 @@ async function step({ort, session}, given) {
   return Object.fromEntries(outputs.map(([name, {data}]) => [name.replace(/^next_/, ""), data]));
 }
 
+// Return random starts of the latents if the model wants them: a file without the input `new`.
+function starts({session, facts}) {
+  const inputs = session.inputMetadata, drawn = inputs.filter(({name}) => /^z_/.test(name));
+  const normal = () => Math.sqrt(-2 * Math.log(1 - Math.random())) * Math.cos(2 * Math.PI * Math.random());
+  const cut = () => { for (;;) { const one = normal(); if (Math.abs(one) < 2) return one * facts.init_std; } };
+  if (inputs.some(({name}) => name === "new")) return {};
+  return Object.fromEntries(drawn.map(({name, shape}) => {
+    const size = shape.reduce((all, side) => all * (typeof side === "number" ? side : 1), 1);
+    return [name, Array.from({length: size}, cut)];
+  }));
+}
+
 // Yield the answer after each ACT step: its digits, and how sure the model is of each and of all.
 export async function* improve(model, clues) {
   const inputs = clues.map(digit => digit + 1), {vocab_size: V, num_steps} = model.facts;
   const top = values => 1 / weigh(values).reduce((sum, weight) => sum + weight);
-  for (let number = 1, outputs = {}; number <= num_steps; number++) {
+  for (let number = 1, outputs = starts(model); number <= num_steps; number++) {
     outputs = await step(model, {...outputs, inputs, new: [number === 1]});
     const digits = clues.map((digit, i) => digit || Math.max(outputs.answers[i] - 1, 0));
     const sure = clues.map((digit, i) => digit ? 1 : top(outputs.logits.slice(i * V, i * V + V)));

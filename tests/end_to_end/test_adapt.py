@@ -244,7 +244,7 @@ def test_malformed_tasks_are_named_and_the_others_go_on(
     nothing["train"] = []
     del no_input["test"][0]["input"]
     bad = {"ragged": ragged, "colour": colour, "large": large, "nothing": nothing}
-    bad |= {"no_input": no_input, "list": [1]}
+    bad |= {"no_input": no_input, "list": [1], "../out": task(1)}
     tasks.write_text(json.dumps(made | bad))
     found = adapt(tasks)
     assert found.keys() == made.keys() | bad.keys()
@@ -258,9 +258,11 @@ def test_malformed_tasks_are_named_and_the_others_go_on(
         "task nothing: train is list of 0",
         "task no_input: test pair 1: input is missing",
         "task list: train pair 1: input is missing",
+        "../out cannot be the name of a folder",
     ):
         assert words in err
-    assert err.count("left out") == 6
+    assert err.count("left out") == 7
+    assert not list((tmp_path / "out").glob("data"))
 
 
 def test_mistakes(adapt: Any, tasks: Path, tmp_path: Path) -> None:
@@ -276,6 +278,16 @@ def test_mistakes(adapt: Any, tasks: Path, tmp_path: Path) -> None:
     adapt(tasks)
     with pytest.raises(ConfigError, match="other settings; choose another output="):
         adapt(tasks, "lr=1e-3")
+    with pytest.raises(ConfigError, match="other settings; choose another output="):
+        adapt(tasks, "adapt.steps=7")
+    changed = json.loads(tasks.read_bytes())
+    changed["bb"]["test"][0]["input"] = [[5, 0]]
+    tasks.write_text(json.dumps(changed))
+    with pytest.raises(ConfigError, match="bb has changed since; choose another output="):
+        adapt(tasks)
+    for setting, words in (("max_time=1h", "max_time: an adaptation sets it; see adapt.max_time"),):
+        with pytest.raises(ConfigError, match=words):
+            adapt(tasks, setting, name="other")
     with pytest.raises(DatasetError, match=r"nothing\.json: No such file"):
         adapt(tmp_path / "nothing.json")
 

@@ -252,6 +252,7 @@ def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
         ({"halting": "q"}, "no head of .* says .*halting=steps"),
         ({"chains": 2}, "select=q: no head of .* says .*majority"),
         ({"chains": 2, "select": ["residual", "first_halt"]}, "select=first_halt: no head of"),
+        ({"steps": 4, "select": "first_halt"}, "select=first_halt: no head of"),
     ):
         config = EvalConfig.model_validate({"checkpoint": "x", **settings})
         require_thinking(config, trained, trained.may_halt)

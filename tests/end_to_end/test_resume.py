@@ -203,6 +203,8 @@ def test_a_change_that_does_not_fit_leaves_the_folder_alone(run: Any) -> None:
     before = content(part)
     with pytest.raises(CheckpointError, match="optimizer state of unknown parameters"):
         run("resume=1", "freeze_weights=true", "resume_changed=true")
+    with pytest.raises(CheckpointError, match="optimizer=muon cannot go on from the state of adam"):
+        run("resume=1", "optimizer=muon", "resume_changed=true")
     assert part.steps == [1, 2, 3]
     assert content(part) == before
 

@@ -559,6 +559,8 @@ def test_the_grid_takes_keys_the_keypad_and_what_is_pasted(page: Any) -> None:
         document.querySelector("[role=gridcell]").dispatchEvent(event);"""
     page.execute_script(paste, "12|34\n34|..\n..|..\n43|.1")
     assert grid_of(page) == "123434......43.1"
+    page.execute_script(paste, "+--+--+\n|12|--|\n|34|--|\n+--+--+\n|--|34|\n|43|-1|\n+--+--+")
+    assert grid_of(page) == "12..34....3443.1"
     page.execute_script(paste, "12345")
     assert element(page, "message").text == "5 cells; the model reads 16"
 

@@ -295,6 +295,21 @@ def test_another_folder_without_puzzle_identifiers_is_fine(tmp_path: Path):
         write(tmp_path / name, metadata={"num_puzzle_identifiers": 1}, all=arrays)
     paths = [tmp_path / "a", tmp_path / "b"]
     assert PuzzleDataset([tmp_path / "c"], "train", numbered_as=paths).identifier_offsets == [0]
+    # Folders that the model was trained on keep their rows.
+    for names, offsets in (("b", [1]), ("ba", [1, 0]), ("cb", [0, 1]), ("cc", [0, 0])):
+        asked = [tmp_path / name for name in names]
+        assert PuzzleDataset(asked, "train", numbered_as=paths).identifier_offsets == offsets
+
+
+def test_folders_of_different_kinds_are_refused(tmp_path: Path):
+    grid = np.full((1, 81), 2, np.uint8)
+    paths = {name: tmp_path / str(name) for name in (None, "sudoku", "sudoku_x", "latin_square")}
+    for name, path in paths.items():
+        write_puzzles(path / "train", grid, grid, vocab_size=11, kind=name)
+    joined = PuzzleDataset([paths[None], paths["sudoku"]], "train")
+    assert joined.kind == "sudoku"
+    with pytest.raises(DatasetError, match="kind is sudoku_x, but latin_square in the first data"):
+        PuzzleDataset([paths["latin_square"], paths["sudoku_x"]], "train")
 
 
 def test_naming_the_kind_keeps_the_fingerprint(tmp_path: Path):

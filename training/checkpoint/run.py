@@ -142,6 +142,12 @@ class RunKeeper:
         if state.iteration is None or state.position is None:
             name = "iteration" if state.iteration is None else "position"
             raise CheckpointError(f"{path / STATE}: has no {name}")
+        optimizer = learner.config.optimizer
+        saved_by = (state.config or {}).get("optimizer")
+        if saved_by and _muon_groups(saved_by) != _muon_groups(optimizer.model_dump()):
+            fault = f"optimizer={optimizer.name} cannot go on from the state of {saved_by['name']}"
+            way = f"in a new folder, load_checkpoint={path} starts from the weights"
+            raise CheckpointError(f"{path}: {fault}; {way}")
         tensors.restore_model(learner.model, load_tensors(path / MODEL), path / MODEL)
         saved = load_tensors(path / OPTIMIZER)
         tensors.restore_optimizer(learner.optimizer, learner.groups, saved)
@@ -179,6 +185,11 @@ class RunKeeper:
             progress.best_score, progress.best_step = state.best_score, state.best_step
             progress.measure = state.measure
         return progress
+
+
+def _muon_groups(optimizer: dict[str, Any]) -> list[str] | None:
+    """Return the groups whose matrices have Muon's state; None: there are none."""
+    return optimizer["muon_groups"] if optimizer["name"] == "muon" else None
 
 
 @contextmanager

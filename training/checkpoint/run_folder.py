@@ -47,7 +47,8 @@ def with_names(config: TrainConfig) -> TrainConfig:
 @contextmanager
 def placed(config: TrainConfig, say: Callable[[str], None]) -> Iterator[TrainConfig]:
     """Yield the configuration to train by, with all names. A dry run gets a temporary folder beside
-    the run's, or in the nearest folder above it, and no loggers; the folder is removed at the end.
+    the run's, or in the nearest folder above it, and no loggers or callbacks; the folder is removed
+    at the end.
     """
     config = with_names(config)
     if not config.dry_run:
@@ -58,7 +59,7 @@ def placed(config: TrainConfig, say: Callable[[str], None]) -> Iterator[TrainCon
     with disk_errors(above, ConfigError):
         temporary = TemporaryDirectory(prefix=".dry-run-", dir=above, ignore_cleanup_errors=True)
     own = {"checkpoint_path": str(Path(temporary.name) / run_dir.name), "resume": "auto"}
-    own |= {"logger": LoggerConfig(name="jsonl"), "profile": False}
+    own |= {"logger": LoggerConfig(name="jsonl"), "profile": False, "callbacks": []}
     own |= {"limit_eval_batches": min(2, config.limit_eval_batches or 2)}
     with temporary:
         yield config.model_copy(update=own)

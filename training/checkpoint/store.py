@@ -88,7 +88,8 @@ class RunState(Schema, extra="ignore"):
     def scored_on(self) -> str:
         """What `score` measures, and on which puzzles; they may change when a run is resumed."""
         config = self.config or {}
-        puzzles = f"{config.get('eval_split', 'test')} {config.get('data_paths_test')}"
+        named = ("data_paths_test", "eval_max_examples", "limit_eval_batches")
+        puzzles = [config.get("eval_split", "test"), *map(config.get, named)]
         return f"{self.measure} {puzzles}"
 
     def to_json(self) -> dict[str, Any]:

@@ -144,6 +144,7 @@ class TrainedModel:
         from models.registry import build_model
         from runtime.device import require_room
         from training.checkpoint.tensors import load_weights, require_fit, restore_model
+        from training.optim.groups import LOSS_WEIGHTS_PREFIX
 
         require_backend(arch.attention, device)
         tensors = load_weights(self.weights, averaged=averaged)
@@ -160,6 +161,11 @@ class TrainedModel:
         with torch.device("meta"):
             # Takes no memory, whatever size the configuration asks for.
             planned = build_model(arch, facts)
+        # The learned weights of losses, which an evaluation does not use: with another number of
+        # steps there may be other losses.
+        own = {name for name in planned.state_dict() if name.startswith(LOSS_WEIGHTS_PREFIX)}
+        kept = {n: t for n, t in tensors.items() if not n.startswith(LOSS_WEIGHTS_PREFIX)}
+        tensors = kept | {name: tensors.get(name, torch.zeros(())) for name in own}
         require_fit(planned, tensors, self.weights)
         require_room(planned, self.weights)
         model = build_model(arch, facts)

@@ -1,8 +1,8 @@
 /** The editor: a grid to type or draw a puzzle. The server describes its look (dataset/kinds/base.py). */
 import { $, make } from "./common.js";
 
-// `keyed`: the looks of the tokens that can be typed; `blank`: the look of a cleared cell; `cells`: the look of each cell.
-const state = { board: {}, size: 0, keyed: [], blank: null, cells: [], at: 0, pen: null, changed: () => {} };
+// `keyed`: the looks of the tokens that can be typed; `blank`: the look of an open cell; `cells`: the look of each cell.
+const state = { board: {}, size: 0, anySize: false, keyed: [], blank: null, cells: [], at: 0, pen: null, changed: () => {} };
 const grid = $("editor");
 
 const isWritten = () => state.board.cells === "written";
@@ -10,21 +10,33 @@ const cellAt = (at) => grid.querySelector(`[data-at="${at}"]`);
 
 export function onChange(changed) { state.changed = changed; }
 
-/** Show an editor for this kind of board; the typed puzzle stays if the board is the same. */
-export function open(board, size) {
-  const fits = JSON.stringify(state.board) === JSON.stringify(board) && state.size === size;
+/** Return the look of a cell in an empty puzzle. */
+function blankAt(at) {
+  const { empty } = state.board, token = empty.length === state.size ** 2 ? empty[at] : state.board.open;
+  return state.keyed.find((one) => one.token === token);
+}
+
+/** Show an editor for this kind of board; the typed puzzle stays if the board is the same. With `anySize` the model reads other sizes, too. */
+export function open(board, size, anySize) {
+  const fits = JSON.stringify(state.board) === JSON.stringify(board) && (anySize || state.size === size);
   const keyed = board.tokens.filter((one) => one.keys.length), blank = keyed.find((one) => one.token === board.open);
   $("drawn").hidden = !board.hint;
   $("keys").textContent = board.hint;
+  state.anySize = anySize;
   if (fits) return;
-  Object.assign(state, { board, size, keyed, blank, cells: [], at: 0 });
-  if (!board.hint) return;
-  state.cells = Array(size * size).fill(blank);
+  Object.assign(state, { board, keyed, blank });
+  resize(board.hint ? size : 0);
+  drawKeypad();
+}
+
+/** Show an empty puzzle of `size` rows. */
+function resize(size) {
+  Object.assign(state, { size, at: 0 });
+  state.cells = Array.from({ length: size * size }, (_, at) => blankAt(at));
   grid.style.setProperty("--size", size);
-  grid.className = board.cells;
+  grid.className = state.board.cells;
   grid.replaceChildren(...Array.from({ length: size }, (_, row) => drawRow(row * size)));
   state.cells.forEach((_, at) => paint(at));
-  drawKeypad();
 }
 
 function drawRow(first) {
@@ -49,21 +61,25 @@ function drawKeypad() {
     const textContent = clears ? "⌫" : isWritten() ? one.text : name;
     const button = make("button", { textContent, ariaLabel: clears ? "clear the cell" : textContent, tabIndex: -1 });  // Keys do the same.
     button.onpointerdown = (event) => event.preventDefault();  // The cell keeps the focus.
-    button.onclick = () => { put(state.at, one); move(state.at); state.changed(); };
+    button.onclick = () => { put(state.at, clears ? blankAt(state.at) : one); move(state.at); state.changed(); };
     return button;
   }));
 }
+
+/** Whether a colour, #RRGGBB, needs a light letter. */
+function isDark(fill) { return fill.length === 7 && [1, 3, 5].reduce((sum, i) => sum + parseInt(fill.slice(i, i + 2), 16), 0) < 380; }
 
 function paint(at) {
   const cell = cellAt(at), one = state.cells[at];
   cell.className = [!isWritten() && one.name, ...edges(at)].filter(Boolean).join(" ");
   cell.style.setProperty("--fill", one.fill);
+  cell.style.setProperty("--letter", isDark(one.fill) ? "#fff" : "#000");
   cell.textContent = isWritten() && one !== state.blank ? one.text : one.letter;
   cell.setAttribute("aria-label", `row ${Math.floor(at / state.size) + 1}, column ${at % state.size + 1}: ${one.name}`);
 }
 
 function put(at, one) {
-  if (one.once) state.cells.forEach((other, i) => { if (other === one) { state.cells[i] = state.blank; paint(i); } });
+  if (one.once) state.cells.forEach((other, i) => { if (other === one) { state.cells[i] = blankAt(i); paint(i); } });
   state.cells[at] = one;
   paint(at);
 }
@@ -90,7 +106,7 @@ grid.onkeydown = (event) => {
   const at = +event.target.dataset.at;
   if (Number.isNaN(at) || event.ctrlKey || event.metaKey || event.altKey) return;
   const to = moved(at, event.key), clears = event.key === "Backspace" || event.key === "Delete";
-  const one = clears ? state.blank : written(event.key);
+  const one = clears ? blankAt(at) : written(event.key);
   if (to === undefined && one === undefined) return;
   event.preventDefault();
   event.stopPropagation();
@@ -123,24 +139,38 @@ export function text() {
   return rows.map((row) => row.map((one) => one.text).join("")).join(isWritten() ? "" : "\n");
 }
 
-/** Return the symbols of a text, cell by cell. A written board without spaces may have frames, others have one line a row. */
+/** Return the rows of a puzzle with so many cells; 0: the model does not read it. */
+function rowsOf(cells) {
+  const rows = Math.sqrt(cells), isSquare = Number.isInteger(rows) && rows > 1;
+  return (state.anySize ? isSquare : rows === state.size) ? rows : 0;
+}
+
+/**
+ * Return the symbols of a text, cell by cell. A written board without spaces may have frames: a dash is one beside a +, or
+ * in a line of dashes and bars. Others have one line a row.
+ */
 function symbolsOf(typed) {
   const hasSpaces = state.keyed.some((one) => one.text === " ");
-  if (isWritten() && !hasSpaces) return [...typed].filter((symbol) => !/[\s|=+\-\u2500-\u257f]/.test(symbol));
+  if (isWritten() && !hasSpaces) {
+    const cellsOf = (text) => [...text.replace(/-*\+[-+]*|[\s|=\u2500-\u257f]/g, "")], all = cellsOf(typed);
+    return rowsOf(all.length) ? all : cellsOf(typed.replace(/^[-|\s]+$/gm, ""));
+  }
   const lines = typed.replace(/\r/g, "").replace(/^\n+|\n+$/g, "").split("\n");
-  return lines.length > 1 ? lines.flatMap((line) => [...line.padEnd(state.size)]) : [...lines[0]];
+  const width = Math.max(lines.length, ...lines.map((line) => line.length));
+  return lines.length > 1 ? lines.flatMap((line) => [...line.padEnd(width)]) : [...lines[0]];
 }
 
 /** Fill the whole grid; throw an error if the size or a symbol is wrong. */
 export function fill(typed) {
-  const symbols = symbolsOf(typed), size = state.size, found = symbols.map(written);
-  if (found.length !== size * size) throw new Error(`${found.length} cells; the model reads ${size * size}`);
+  const symbols = symbolsOf(typed), found = symbols.map(written), rows = rowsOf(found.length);
+  if (!rows) throw new Error(`${found.length} cells; the model reads ${state.anySize ? "squares" : state.size ** 2}`);
   const unknown = found.indexOf(undefined);
   if (unknown >= 0) throw new Error(`"${symbols[unknown]}" is not accepted in a cell`);
+  if (rows !== state.size) resize(rows);
   found.forEach((one, at) => { state.cells[at] = one; paint(at); });
 }
 
 /** Whether all cells are blank. */
-export const isEmpty = () => state.cells.every((one) => one === state.blank);
+export const isEmpty = () => state.cells.every((one, at) => one === blankAt(at));
 
-export function clear() { state.cells.forEach((_, at) => put(at, state.blank)); }
+export function clear() { state.cells.forEach((_, at) => put(at, blankAt(at))); }

@@ -10,7 +10,9 @@ export function open({ models, colours }) {
   state.colours = colours;
   const able = models.map((one, at) => ({ ...one, at })).filter((one) => one.kind === "ARC");
   const option = (textContent, value) => make("option", { textContent, value });
+  const kept = $("teacher").value;
   $("teacher").replaceChildren(option("scratch", ""), ...able.map((one) => option(one.name, one.at)));
+  if (able.some((one) => String(one.at) === kept)) $("teacher").value = kept;
   $("palette").replaceChildren(...colours.map((fill, colour) => {
     const button = make("button", { ariaLabel: `colour ${colour}`, ariaPressed: String(colour === state.colour) });
     button.style.setProperty("--fill", fill);

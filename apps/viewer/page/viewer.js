@@ -238,7 +238,7 @@ const copyLink = trying(async () => {
 
 /** Show the board, the data sets and the evaluations of the chosen model. */
 function useModel() {
-  const { board, size, searches, steps } = model();
+  const { board, size, any_size: anySize, searches, steps } = model();
   state.chosen = null;
   begin();
   player.reset();
@@ -247,7 +247,7 @@ function useModel() {
   $("steps-label").hidden = Boolean(searches);
   $("rounds-label").hidden = !searches;
   $("steps").placeholder = steps || "as trained";
-  editor.open(board, size);
+  editor.open(board, size, anySize);
   showTab(state.tab);
 }
 

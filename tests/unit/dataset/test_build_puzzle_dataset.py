@@ -85,6 +85,27 @@ def test_a_folder_of_typed_puzzles_is_read_and_checked(
     assert ratings[1].tolist() == [7]
 
 
+def test_a_puzzle_that_has_no_rules_is_named_with_its_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = kind_named("kenken")
+    puzzle = kind.example(12, 0)
+    assert puzzle is not None
+    text = kind.board(12).text(puzzle.question).replace("#", " ", 1)
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.csv").write_text(f"{HEADER}me,{text},{text},\n")
+    command = ["--kind=kenken", "--size=4", f"--source={tmp_path}"]
+    assert main([*command, f"--output-dir={tmp_path / 'out'}"]) == 3
+    assert "row 2: answer: it is not a Latin square whose cages" in capsys.readouterr().err
+
+
+def test_ratings_count_answers_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = kind_named("colouring").parse("?...\n.?..\n..?.\n...?").question
+    assert kind_named("colouring").rating_of(graph) == 3**4
+    monkeypatch.setattr("dataset.kinds.base._MOST_COUNTED", 50)
+    assert kind_named("colouring").rating_of(graph) == 50
+
+
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [

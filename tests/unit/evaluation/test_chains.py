@@ -49,6 +49,14 @@ def test_each_choice(select: str, chains: list[int], answers: list[int]) -> None
     assert answers_of(select, FOUND, 0, 4)[:, 0].tolist() == answers  # type: ignore[arg-type]
 
 
+def test_a_chain_without_numbers_does_not_answer() -> None:
+    q, residual = FOUND.q_halt.copy(), FOUND.residual.copy()
+    q[2, 0, 0] = residual[1, 0, 0] = np.nan
+    broken = FOUND._replace(q_halt=q, residual=residual)
+    assert chosen("q", broken, 0, 4).tolist() == [1, 0]
+    assert chosen("residual", broken, 0, 4).tolist() == [2, 2]
+
+
 @pytest.fixture
 def sudokus(sudoku_data: Path) -> PuzzleDataset:
     return PuzzleDataset([sudoku_data], "test")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dataset.format.writing import write_puzzles
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError, DatasetError
 from training.config.composition import load_config
@@ -105,6 +106,16 @@ def test_a_batch_that_never_fills_is_a_mistake(sudoku_data: Path, settings: list
     require_batches(fits, train)
     with pytest.raises(ConfigError, match=f"global_batch_size=33: {shown}"):
         require_batches(configure(*common, *settings, "global_batch_size=33"), train)
+
+
+def test_each_set_must_fill_a_batch(sudoku_data: Path, tmp_path: Path) -> None:
+    few = tmp_path / "few"
+    write_puzzles(few / "train", *np.full((2, 3, 16), 2, np.uint8), vocab_size=6)
+    paths = f"data_paths=[{sudoku_data},{few}]"
+    own = [paths, "epochs=4", "eval_interval=4", "eval_split=null"]
+    opened(*own, "global_batch_size=12")
+    with pytest.raises(ConfigError, match="over 3 groups of the set all1 does not fill one batch"):
+        opened(*own, "global_batch_size=13")
 
 
 LIMITS = {"limit_train_batches": 4, "overfit_batches": 4, "limit_eval_batches": 3}

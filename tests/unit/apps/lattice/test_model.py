@@ -399,6 +399,8 @@ def test_other_puzzles_are_refused(facts: DataFacts) -> None:
         ({"mlp_t": True}, "mlp_t=True has no meaning with name=lattice; use False"),
         ({"heads": {"lm": {"name": "tied"}, **HEADS}}, "heads.lm.name=tied; use linear"),
         ({"heads": {"action": {"field": "a"}, **HEADS}}, "cannot turn fields"),
+        ({"heads": {"halt": {}, **HEADS}}, "heads.halt has no meaning with name=lattice"),
+        (UNITS | {"loss": {"loss_type": "softmax_cross_entropy", "label_smoothing": 0.1}}, "use 0"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(settings: Any, message: str) -> None:

@@ -192,7 +192,28 @@ def test_right_answers_stand_the_checks_and_wrong_ones_fall(ranks: Ranks, puzzle
         wrong[:2] = labels[1::-1]  # Right in the row and the box, wrong in two columns.
         for tokens, stands in ((labels, True), (wrong, False)):
             answer = np.eye(6, dtype=bool)[tokens]
-            assert search._stands(answer, SearchResult(row), chain=0) == stands
+            found = SearchResult(row)
+            assert search._stands(answer, found, chain=0) == stands
+            assert found.calls == 30 or not stands
+
+
+def test_what_a_check_hides_does_not_depend_on_the_batch(
+    ranks: Ranks, puzzles: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, own = list[np.ndarray](), Search._shown
+
+    def noted(search: Search, inputs: np.ndarray, candidates: np.ndarray, bound: np.ndarray) -> Any:
+        shown.append(candidates)
+        return own(search, inputs, candidates, bound)
+
+    monkeypatch.setattr(Search, "_shown", noted)
+    answer, seen = np.eye(6, dtype=bool)[puzzles.labels[0]], []
+    for at_once in (1, 2):
+        search = searching(ranks, checks=20, at_once=at_once)
+        assert search._stands(answer, SearchResult(0), chain=1)
+        seen.append(np.concatenate(shown)[:20])
+        shown.clear()
+    assert np.array_equal(*seen)
 
 
 def test_a_chain_goes_on_after_an_answer_that_falls(

@@ -51,6 +51,18 @@ def test_a_faster_wave_shows_more() -> None:
     assert [int(n) for n in known] == [2 * 4, 2 * 6, 2 * 9]
 
 
+def test_cycles_go_on_from_each_other() -> None:
+    examples, answers = make_examples(), []
+    for cycles, updates in ((1, 6), (2, 3)):
+        config = NCAConfig(**SMALL | {"H_cycles": cycles, "L_cycles": updates})
+        model = shaken(config, FACTS).eval()
+        carry = model.initial_carry(examples)
+        for _ in range(2):
+            carry, _ = model.model.think(carry, examples)
+        answers.append(model.model.answer_of(carry))
+    assert torch.equal(*answers)
+
+
 def test_the_losses_compare_with_what_is_shown() -> None:
     model, examples = make_model(), make_examples()
     first = model(model.initial_carry(examples), examples)

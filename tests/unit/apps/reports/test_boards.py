@@ -6,14 +6,15 @@ import pytest
 
 from apps.reports import grids
 from apps.reports.asking import note_on
-from apps.reports.boards import RING, Board, draw, panels_of
-from apps.reports.drawing import Rectangle
+from apps.reports.boards import INK, RING, Board, draw, panels_of
+from apps.reports.drawing import Rectangle, Words
 from apps.reports.terminal import as_text
 from dataset.arc.augmentation import augment_grid, format_identifier
 from dataset.arc.tasks import encode_canvas
 from dataset.kinds import KINDS, KindConfig
 from dataset.kinds.arc import ARC
 from dataset.kinds.base import BoardLook, Kind, Puzzle, TokenLook, Verdict
+from dataset.kinds.colouring import COLOURING
 from runtime.registry import Part
 
 
@@ -94,3 +95,23 @@ def test_every_kind_parses_the_text_that_its_look_writes(kind: Kind) -> None:
         assert np.array_equal(kind.parse(typed).question, puzzle.question)
         assert all(one.keys for one in look.tokens if not one.drawn)
         assert look.open in {each.token for each in look.tokens}
+        empty = np.array(look.empty or [look.open] * rows**2)
+        assert not (puzzle.tokens == look.open)[empty != look.open].any()
+        if kind.key in ("futoshiki", "colouring", "latin_square"):
+            assert (
+                kind.parse(look.text(empty.reshape(rows, rows))).tokens.tolist() == empty.tolist()
+            )
+
+
+def test_letters_can_be_read_on_all_cells() -> None:
+    graph = COLOURING.parse("A#\n#?")
+    answer = graph.question.copy()
+    answer[1, 1] = 3
+    text = as_text(Board(graph, answer), colour=True)
+    assert "\x1b[48;2;255;65;54;97mA \x1b[0m" in text
+    assert "\x1b[48;2;0;116;217;97mB \x1b[0m" in text
+    clash = as_text(Board(graph, np.where(answer == 3, 2, answer)), colour=True)
+    assert "\x1b[43;30m>A\x1b[0m" in clash
+    drawn = draw(Board(graph, graph.question, marks=False))
+    letters = {shape.text: shape.fill for shape in drawn.shapes if isinstance(shape, Words)}
+    assert letters == {"A": RING, "?": INK}

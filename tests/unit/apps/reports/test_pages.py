@@ -198,6 +198,11 @@ def test_means_over_seeds_are_printed_as_a_table(
     assert capsys.readouterr().out.endswith(markdown)
     assert runs.main([str(sweep), "--table", "csv"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "0.003,0.625,0.03536,2"
+    record = json.loads((sweep / "sweep.json").read_text())
+    record["jobs"]["lr-0.003__seed-1"]["state"] = "stopped"
+    (sweep / "sweep.json").write_text(json.dumps(record))
+    assert runs.main([str(sweep), "--table", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("0.003,0.6,")
 
 
 def test_scores_by_different_measures_are_not_ranked(make_run_folder: Make) -> None:

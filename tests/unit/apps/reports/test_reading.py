@@ -15,6 +15,8 @@ from apps.reports.reading import find_runs, read_run
 from apps.reports.runs import as_text
 from apps.reports.tables import headline
 from apps.reports.thinning import MAX_BINS, Curve
+from evaluation.headline import MEASURES
+from evaluation.metrics import wilson
 
 Make = Callable[..., Path]
 
@@ -246,6 +248,19 @@ def test_votes_during_training_give_the_headline_an_interval(make_run_folder: Ma
     assert (found.name, found.words) == ("ARC pass@2", "10 tasks, during training, step 41")
     assert (run.status.score, run.status.measure) == (0.2, "eval/arc/pass@2")
     assert "20.0 % (ARC pass@2)" in as_text([run.status], in_colour=False)
+
+
+def test_valid_answers_during_training_are_not_called_exact_ones(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    figures = {"count": 20.0, "exact_accuracy": 0.1, "rules/valid": 0.6}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 41} | {f"eval/{n}": value for n, value in figures.items()}))
+    for path in folder.glob("eval_step_40*.json"):
+        path.unlink()
+    found = headline(read_run(folder))
+    assert found is not None
+    assert (found.name, found.estimate.value) == (MEASURES["rules/valid"], 0.6)
+    assert found.estimate.low == pytest.approx(wilson(12, 20).low)
 
 
 # Curves

@@ -80,6 +80,14 @@ def test_a_run_can_be_followed_before_it_exists(
     ]
 
 
+def test_a_run_that_ended_at_its_limit_is_followed_no_longer(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    state = json.loads((folder / "step_40" / "state.json").read_text())
+    state |= {"iteration": 1, "config": {"epochs": 4, "eval_interval": 2, "max_steps": 40}}
+    (folder / "step_40" / "state.json").write_text(json.dumps(state))
+    assert runs.main(["--watch", str(folder)]) == 0
+
+
 def test_all_runs_are_listed_until_ctrl_c(
     make_run_folder: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

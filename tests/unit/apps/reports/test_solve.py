@@ -1,23 +1,27 @@
 import dataclasses
 import io
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from apps.grid.config import GridConfig
 from apps.nca.config import NCAConfig
 from apps.reports import solving as solve
+from apps.reports.asking import load_for
 from dataset.format.writing import write_puzzles
 from dataset.kinds.arc import ARC
 from dataset.kinds.base import Puzzle
 from dataset.kinds.futoshiki import FUTOSHIKI
 from dataset.kinds.maze import MAZE
+from dataset.kinds.mixed import MIXED
 from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku.rules import parse_puzzle
-from evaluation.config import SolveConfig
+from evaluation.config import ArchOverrides, SolveConfig
 from evaluation.solve import Reasoning
 from models.config import DataFacts
 from models.hrm.config import HRMConfig
@@ -175,6 +179,18 @@ def test_a_model_of_any_canvas_reads_puzzles_of_all_sizes() -> None:
         list(solve.of_one_kind(iter(puzzles), of_nine))
     of_all = dataclasses.replace(of_nine, run=RecordedRun(arch=NCAConfig()))
     assert list(solve.of_one_kind(iter(puzzles), of_all)) == [puzzles[0][1]]
+
+
+@pytest.mark.parametrize(("most", "tokens"), [(11, 12), (12, 64)])
+def test_a_set_of_a_kind_may_have_fewer_tokens(most: int, tokens: int) -> None:
+    """12 is a foreign token for the model."""
+    puzzle = Puzzle(MIXED, np.full((9, 9), most, np.int8))
+    run = RecordedRun(arch=HRMConfig())
+    loaded = SimpleNamespace(
+        facts=DataFacts(12, 81, 4), run=run, load=lambda arch, facts, *_: facts
+    )
+    _, facts = load_for([puzzle], cast(Any, loaded), torch.device("cpu"), ArchOverrides())
+    assert cast(Any, facts).vocab_size == tokens
 
 
 def test_the_description_of_an_answer() -> None:

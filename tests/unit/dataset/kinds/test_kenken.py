@@ -86,6 +86,8 @@ def test_all_solutions_keep_the_rules_and_no_other_square_does() -> None:
         (board_of(CAGES, CLUES | {"d": "33"}), r"row 2, column 2: 2 cells with the clues \['33'\]"),
         (board_of(CAGES, CLUES).replace("#", " ", 1), "row 1, column 1: a wall has one side only"),
         (board_of("a" * 16, {"a": "40+"}), "16 cells"),
+        (board_of(CAGES, CLUES)[:14] + "7" + board_of(CAGES, CLUES)[15:], "row 1, column 1: not"),
+        (board_of(CAGES, CLUES).replace("#", "2", 1), "row 1, column 1: a side is neither # nor"),
         ("....\n....\n....\n....", "4 rows; accepted: three for each row of the square"),
     ],
 )

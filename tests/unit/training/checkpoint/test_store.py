@@ -311,6 +311,10 @@ def test_scores_on_other_puzzles_are_not_compared(tmp_path: Path) -> None:
         save(tmp_path, step, score=score, config=config)
     store.prune(tmp_path, keep_last=1, keep_best=1)
     assert list_steps(tmp_path) == [0, 2, 3, 5]
+    for step, (config, score) in enumerate([({"eval_max_examples": 9}, 0.99), ({}, 0.1)], start=6):
+        save(tmp_path, step, score=score, config=on_test | config)
+    store.prune(tmp_path, keep_last=1, keep_best=1)
+    assert list_steps(tmp_path) == [0, 2, 3, 6, 7]
 
 
 def test_an_unreadable_one_is_neither_counted_nor_deleted(tmp_path: Path) -> None:
