@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor
 
 import evaluate
@@ -258,6 +259,15 @@ def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
         require_thinking(config, trained, trained.may_halt)
         with pytest.raises(ConfigError, match=told):
             require_thinking(config, cannot, cannot.may_halt)
+
+
+def test_learned_weights_of_losses_need_not_fit(own_run: Path) -> None:
+    trained = find_trained_model(own_run, print)
+    arch, facts = trained.run.arch, trained.facts
+    assert facts is not None
+    learned = arch.loss.model_copy(update={"weighting": "uncertainty"})
+    model = trained.load(arch.model_copy(update={"loss": learned}), facts, "x", torch.device("cpu"))
+    assert [s.item() for s in model.log_variances.values()] == [0.0] * 3
 
 
 class Sure(HaltingRule):

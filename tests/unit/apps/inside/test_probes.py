@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -59,6 +61,18 @@ def test_a_course_moves_as_the_model_did(follow: Callable[..., Course]) -> None:
     assert torch.equal(course.cells(other), cells + 1)
     prefix = course.latents[1]["z_H"][:, :1]
     assert torch.equal(other["z_H"][:, :1], prefix)
+
+
+def test_a_kind_with_many_answers_judges_by_its_rules(follow: Callable[..., Course]) -> None:
+    course = follow()
+    inputs, answers = course.batch.inputs, course.answers
+
+    def holds(questions: np.ndarray, boards: np.ndarray) -> list[np.ndarray]:
+        return [questions[:, 0] == boards[:, 1]]
+
+    kind = cast(Any, SimpleNamespace(many_answers=True, holds=holds))
+    right = replace(course, kind=kind).is_right(answers)
+    assert np.array_equal(right.numpy(), answers[..., 1].numpy() == inputs[:, 0])
 
 
 def test_residual_and_fate(follow: Callable[..., Course]) -> None:

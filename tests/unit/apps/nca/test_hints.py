@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from apps.nca.config import NCAConfig
-from models.act import ACTLossHead
+from models.act import AIMED_LABELS, ACTLossHead
 from models.config import DataFacts
 from models.heads.base import Examples
 from models.techniques.hints import Hints
@@ -70,6 +70,9 @@ def test_the_losses_compare_with_what_is_shown() -> None:
     later["labels"][:, 4:] = 4  # Known after two steps.
     second = model(model.initial_carry(later), later)
     assert first.metrics["lm_loss"] == second.metrics["lm_loss"]
+    # Diagnostics compare with the same labels.
+    shown = Hints(pace=2).shown(examples, torch.ones(2, dtype=torch.int32))
+    assert torch.equal(first.outputs[AIMED_LABELS], shown["labels"])
     sooner = {**examples, "labels": examples["labels"].clone()}
     sooner["labels"][:, 2] = 4
     third = model(model.initial_carry(sooner), sooner)
