@@ -93,7 +93,7 @@ class KindBuild(PuzzleBuild):
             for texts in ([row.question for row in rows], [row.answer for row in rows])
         )
         valid, kept = self.rules.holds(questions, answers)
-        known, ratings = questions.all(axis=1), np.zeros(len(rows), np.int64)
+        known, ratings = np.asarray(questions.all(axis=1)), np.zeros(len(rows), np.int64)
         for number, row in enumerate(rows):
             if row.rating is not None:
                 ratings[number] = row.rating

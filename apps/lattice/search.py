@@ -292,7 +292,7 @@ class Search:
         bound = np.full(self.rows, self._config.strike_below, np.float32)
         counter = (0, found.rounds, found.row, 1 + chain)
         words = random_words(self._seed, Stream.SEARCH, counter, checks * (1 + len(answer)))
-        drawn = (words >> np.uint64(40)).reshape(checks, -1) * 2.0**-24
+        drawn = (words >> np.uint64(40)).reshape(checks, 1 + len(answer)) * 2.0**-24
         masks = drawn[:, 1:] < _MOST_HIDDEN * drawn[:, :1]
         for first in range(0, checks, self.rows):
             hidden = np.resize(masks[first : first + self.rows], inputs.shape)
