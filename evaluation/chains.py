@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from dataset.format.schema import IGNORE_LABEL_ID
-from dataset.kinds import KINDS
-from dataset.kinds.base import Kind, Views, kind_named
+from dataset.kinds.base import Kind, Views, known_kind
 from evaluation import table
 from evaluation.config import Choice, ThinkingSettings
 from evaluation.metrics import Estimate, wilson
@@ -92,9 +91,11 @@ def chosen(select: Choice, result: ChainResult, place: int, steps: int) -> np.nd
         place: index of this number of steps in `result`.
         steps: the number of steps.
     """
-    q = np.nan_to_num(result.q_halt[:, place], nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    # A chain without numbers comes last.
+    q, residual = result.q_halt[:, place], result.residual[:, place]
+    q = np.where(np.isnan(q), -np.inf, q)
     if select == "residual":
-        return np.nan_to_num(result.residual[:, place], nan=np.inf).argmin(0)
+        return np.where(np.isnan(residual), np.inf, residual).argmin(0)
     if select == "majority":
         preds = result.preds[:, place]
         # [C, b], chain by chain: comparing all pairs of chains at once would need too much memory.
@@ -156,8 +157,7 @@ def think_longer(
         for num_chains in sorted(set(settings.chains))
         for select in _choices(settings, num_chains)
     ]
-    name = batches.dataset.kind or ""
-    kind = kind_named(name) if name in KINDS else None
+    kind = known_kind(batches.dataset.kind)
     kind = kind if kind and kind.many_answers else None
     runner = _ChainRunner(forward, model, ranks, settings, views, read_at, lines, kind)
     judged: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
 
-from dataset.kinds import KINDS
-from dataset.kinds.base import Views, kind_named
+from dataset.kinds.base import Views, known_kind
 from evaluation.config import EvalConfig, EvalSearchSettings
 from evaluation.evaluators.base import Evaluator, build_evaluators
 from evaluation.views import views_for
@@ -59,7 +58,7 @@ def prepare(config: EvalConfig) -> Job:
         raise ConfigError(f"arch_overrides.{min(unknown)}: arch={arch.name} has no such setting")
     require_thinking(config, trained, trained.may_halt)
     dataset = open_dataset(config, trained)
-    kind = kind_named(name) if (name := dataset.kind or "") in KINDS else None
+    kind = known_kind(dataset.kind)
     views = views_for(config, kind, isqrt(dataset.metadata.seq_len))
     facts = data_facts(dataset.metadata, dataset.fields, dataset.kind)
     trained.require_fit(facts, str(dataset.split_dirs[0]))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dataset.format.schema import IGNORE_LABEL_ID
-from dataset.kinds import KINDS
+from dataset.kinds.base import known_kind
 from evaluation.evaluators.base import Gather
 from puzzle_dataset import PuzzleDataset
 
@@ -30,9 +30,9 @@ def size_of_answers(dataset: PuzzleDataset, set_name: str, number: int) -> dict[
     """Return the answer sizes of the first rows of a set, int64 [number] by name. The size of a
     maze's answer is `path_length`, the moves of its path.
     """
-    if not dataset.kind or dataset.kind not in KINDS:
+    if (kind := known_kind(dataset.kind)) is None:
         return {}
-    kind, parts = KINDS.load(dataset.kind), []
+    parts = []
     for start in range(0, max(number, 1), _ROWS_AT_ONCE):
         rows = slice(start, min(start + _ROWS_AT_ONCE, number))
         ids = np.zeros(rows.stop - start, np.int32)

@@ -107,15 +107,9 @@ class Part(NamedTuple):
 
     def require_same(self) -> None:
         """Record the tasks in the folder, or raise ConfigError if others are there."""
-        file, present = self.folder / "tasks.json", [task.to_json() for task in self.tasks]
-        if file.exists() and read_json(file) != present:
-            raise ConfigError(
-                f"{self.folder}: {self.name} has changed since; choose another output=, or delete "
-                "this folder"
-            )
-        with disk_errors(self.folder, ConfigError):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, json.dumps(present) + "\n")
+        changed = f"{self.folder}: {self.name} has changed since; choose another output=, or delete"
+        tasks = [task.to_json() for task in self.tasks]
+        record(self.folder / "tasks.json", tasks, f"{changed} this folder")
 
 
 def main(
@@ -133,7 +127,7 @@ def main(
     if settings.checkpoint is not None:
         trained = find_trained_model(Path(settings.checkpoint), warn)
         usual = (*_FROM_CHECKPOINT, f"lr={trained.run.lr}")
-    require_used(others, from_checkpoint=trained is not None)
+    require_used([one.key_or_group for one in given], from_checkpoint=trained is not None)
     config = load_config(TrainConfig, "cfg_pretrain", [*_RUNS, *usual, *others])
     if trained is not None:
         config = _as_trained(config, trained, settings)
@@ -187,9 +181,9 @@ def _as_trained(config: TrainConfig, trained: TrainedModel, settings: OwnSetting
     return config.model_copy(update={"arch": arch, **start})
 
 
-def require_used(lines: Iterable[str], *, from_checkpoint: bool) -> None:
+def require_used(keys: Iterable[str], *, from_checkpoint: bool) -> None:
     """Raise ConfigError for a setting that an adaptation replaces."""
-    for key in (line.partition("=")[0].lstrip("+~") for line in lines):
+    for key in keys:
         if key in _SET.split():
             raise ConfigError(f"{key}: an adaptation sets it; see adapt.max_time and adapt.steps")
         if from_checkpoint and key.partition(".")[0] in _SET_BY_CHECKPOINT.split():
@@ -287,10 +281,15 @@ def require_same(output: Path, config: TrainConfig, settings: OwnSettings) -> No
     present = settings.model_dump(mode="json", exclude={"adapt": {"max_time"}})
     present["run"] = config.model_dump(mode="json", exclude={"device", "num_threads"})
     file = _beside(output, "_settings.json")
+    record(file, present, f"{file}: this adaptation had other settings; choose another output=")
+
+
+def record(file: Path, present: Any, problem: str) -> None:
+    """Write a JSON file; raise ConfigError with `problem` if it is there with other content."""
     if file.exists() and read_json(file) != present:
-        raise ConfigError(f"{file}: this adaptation had other settings; choose another output=")
-    with disk_errors(output.parent, ConfigError):
-        output.parent.mkdir(parents=True, exist_ok=True)
+        raise ConfigError(problem)
+    with disk_errors(file.parent, ConfigError):
+        file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps(present, indent=1) + "\n")
 
 

@@ -12,8 +12,7 @@ import torch
 from apps.inside.course import bytes_of_course, course_of
 from apps.inside.probes import Column, Columns, Form
 from dataset.format.schema import IGNORE_LABEL_ID
-from dataset.kinds import KINDS
-from dataset.kinds.base import kind_named
+from dataset.kinds.base import known_kind
 from evaluation import table
 from evaluation.job import Job, beside
 from evaluation.metrics import normal
@@ -93,7 +92,7 @@ def _rows_of(batch: Batch, rows: slice) -> Batch:
 def _probed(
     job: Job, model: ACTLossHead, batch: Batch, ranks: Ranks, first_row: int
 ) -> dict[str, Columns]:
-    kind = kind_named(name) if (name := job.dataset.kind or "") in KINDS else None
+    kind = known_kind(job.dataset.kind)
     course = course_of(model, batch, kind, ranks, first_row, job.config.seed)
     labelled = (batch.labels != IGNORE_LABEL_ID).any(-1)
     right = np.where(labelled, course.right_after[-1].cpu().numpy(), np.nan)

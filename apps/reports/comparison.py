@@ -11,7 +11,7 @@ from apps.reports.html import Cell, figure, intro, share, state, table, text, ti
 from apps.reports.page import Page
 from apps.reports.reading import Run
 from apps.reports.single import header, headline_tile, warnings_tile
-from apps.reports.status import sweep_of
+from apps.reports.status import job_of
 from apps.reports.tables import Headline, differing, headline, notes_html, warnings_html
 from apps.sweeps.table import Row, lines_of, over_seeds
 from evaluation.values import at
@@ -105,7 +105,7 @@ def seed_table(runs: Sequence[Run]) -> list[list[str]]:
     """
 
     def is_over(run: Run) -> bool:
-        job = at(sweep_of(run.folder.parent), "jobs", run.folder.name, "state")
+        job = at(job_of(run.folder), "state")
         return run.status.state in ("done", "stopped") and job in (None, "finished")
 
     found = [(run, best) for run in runs if is_over(run) if (best := headline(run)) is not None]

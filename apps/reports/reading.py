@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import yaml
 
-from apps.reports.status import SWEEP, Status, is_run, modified, read_status, sweep_of
+from apps.reports.status import SWEEP, Status, is_run, job_of, modified, read_status
 from apps.reports.thinning import Curve
 from apps.reports.values import MAX_VALUES, num_values, parsed
 from evaluation.values import at, number, number_in
@@ -154,7 +154,7 @@ def read_run(folder: Path, most: int = MAX_VALUES) -> Run:
     _read_config(run)
     _read_metrics(run)
     _read_results(run, most)
-    values = at(sweep_of(folder.parent), "jobs", folder.name, "values")
+    values = at(job_of(folder), "values")
     if isinstance(values, dict):
         run.swept = {shown(key): shown(value) for key, value in list(values.items())[:50]}
     return run

@@ -98,9 +98,11 @@ def watch(folder: Path, run: Path | None, interval: float) -> None:
             printed = _listed(runs)
             sys.stdout.write(f"{clear}{printed}\n")
             sys.stdout.flush()
-        if run and (ends(runs[0]) or (was_running and runs[0].state != "running")):
-            return
-        was_running = runs[0].state == "running" if run else False
+        if run:
+            is_running = runs[0].state == "running"
+            if ends(runs[0]) or (was_running and not is_running):
+                return
+            was_running = is_running
         time.sleep(interval)
 
 

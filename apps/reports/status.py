@@ -92,11 +92,11 @@ class Status:
         return self.pace * self.steps_ahead
 
 
-def sweep_of(folder: Path) -> dict[str, Any] | None:
-    """Return the record of a sweep's folder, None if it has none or it cannot be read."""
+def job_of(folder: Path) -> Any:
+    """Return the record of a run's job in its sweep, None if it has none or it cannot be read."""
     with suppress(OSError, ValueError, RecursionError):
-        content = parsed(read_bounded(folder / SWEEP, _MAX_SWEEP))
-        return content if isinstance(content, dict) else None
+        content = parsed(read_bounded(folder.parent / SWEEP, _MAX_SWEEP))
+        return at(content, "jobs", folder.name)
     return None
 
 
@@ -198,7 +198,7 @@ def _state(
         return ended
     if step is None and (folder / f"{folder.name}.json").is_file():
         return "done", "an evaluation"
-    job = at(sweep_of(folder.parent), "jobs", folder.name)
+    job = job_of(folder)
     if at(job, "state") == "failed":
         return "failed", f"exit code {shown(at(job, 'exit_code'), 20)}"
     if step is None:

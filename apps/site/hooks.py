@@ -105,21 +105,21 @@ def try_it(models: Path) -> dict[str, bytes]:
     """
     if not PACKAGE.is_dir():
         raise FileNotFoundError("onnxruntime-web is missing; install npm, then `make docs`")
-    facts, shown = [], list[Path]()
+    facts = []
     for path in models.glob("*.onnx"):
         read = {one.key: one.value for one in onnx.load(path).metadata_props}
         if read.get("puzzles", "sudoku") != "sudoku":
             logging.getLogger("mkdocs.hooks").info(f'the page "Try it" leaves out {path.stem}')
             continue
-        shown.append(path)
         numbers = {n: float(v) for n, v in read.items() if re.fullmatch(r"\d+(\.\d+)?", v)}
         facts.append({"name": path.stem, "file": path.name, **read, **numbers})
-    if not shown:
+    if not facts:
         raise FileNotFoundError(
             "there is no model; `make docs MODELS=checkpoints/NAME` exports one"
         )
     facts.sort(key=lambda each: (each["seq_len"], each["name"]), reverse=True)
     pages = [path for path in BROWSER.iterdir() if path.suffix in {".html", ".js", ".css"}]
+    shown = (models / one["file"] for one in facts)
     named = [*pages, *shown, *(PACKAGE / name for name in _RUNTIME)]
     return {f"try/{one.name}": one.read_bytes() for one in named} | {
         "try/models.json": json.dumps(facts).encode()

@@ -397,6 +397,11 @@ def kind_named(name: str) -> Kind:
     return KINDS.load(name)
 
 
+def known_kind(name: str | None) -> Kind | None:
+    """Return the kind with this name; None without a name, or if no module here registers it."""
+    return kind_named(name) if name is not None and name in KINDS else None
+
+
 def kinds_with(seq_len: int, vocab_size: int) -> list[Kind]:
     """Return the kinds that can have `seq_len` cells and `vocab_size` tokens, all that they know.
 
