@@ -118,14 +118,19 @@ def note_start() -> None:
         path.touch()
 
 
+def note_code(code: int) -> None:
+    """Write this rank's exit code for `common_exit_code`, if the launcher collects codes."""
+    if folder := os.environ.get(EXIT_CODES_FOLDER):
+        _exit_code_file(Path(folder)).write_text(str(code))
+
+
 def leave(code: int) -> NoReturn:
     """End the process with an exit code. A rank skips Python's clean-up, because a process group's
     threads can crash in it, and a successful run would count as failed.
     """
     if not launched():
         sys.exit(code)
-    if folder := os.environ.get(EXIT_CODES_FOLDER):
-        _exit_code_file(Path(folder)).write_text(str(code))
+    note_code(code)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

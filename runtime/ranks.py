@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from runtime.errors import EXIT_RANK, RankError
+from runtime.errors import EXIT_RANK, ConfigError, RankError
 from runtime.process import env_local_rank, env_rank, env_world_size, launched, leave, print_error
 from runtime.watch import PATIENCE, Watch
 
@@ -50,6 +50,8 @@ class Ranks:
         self.rank, self.world_size = env_rank(), env_world_size()
         self.device = torch.device("cpu")
         if device_type == "cuda":
+            if env_local_rank() >= torch.cuda.device_count():
+                raise ConfigError(f"more ranks than the {torch.cuda.device_count()} GPUs here")
             self.device = torch.device("cuda", env_local_rank())
             torch.cuda.set_device(self.device)
         self._watch: Watch | None = None

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from runtime.errors import CheckpointError, disk_errors
 from runtime.files import fsync, write_atomically
+from runtime.process import env_rank
 from runtime.progress import Bar
 from training.checkpoint.store import Checkpoint
 from training.config.schema import TrainConfig
@@ -86,8 +87,9 @@ def open_tracker(config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | No
 
 
 def warn(message: str) -> None:
-    """Print a warning on standard error, above any progress bar."""
-    Bar.write(f"warning: {message}", file=sys.stderr)
+    """Print a warning of rank 0 on standard error, above any progress bar."""
+    if env_rank() == 0:
+        Bar.write(f"warning: {message}", file=sys.stderr)
 
 
 def _records_until(path: Path, checkpoint: Checkpoint) -> list[str]:

@@ -209,6 +209,14 @@ def test_a_change_that_does_not_fit_leaves_the_folder_alone(run: Any) -> None:
     assert content(part) == before
 
 
+def test_iterations_of_another_length_are_converted_or_refused(run: Any) -> None:
+    assert run().steps[-1] == 16
+    longer = ("epochs=32", "resume_changed=true")
+    with pytest.raises(CheckpointError, match="4 times 4 epochs; eval_interval=4 goes on"):
+        run(*longer, "eval_interval=32")
+    assert run(*longer, "eval_interval=8").steps[-1] == 32
+
+
 def test_another_batch_size_or_number_of_threads_is_reported(
     run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

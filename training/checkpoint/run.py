@@ -17,6 +17,7 @@ from training.checkpoint.background import BackgroundWrite
 from training.checkpoint.environment import environment_changes
 from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, Checkpoint, RunState
 from training.checkpoint.tensors import load_tensors
+from training.config.schema import TrainConfig
 from training.step import Learner
 from training.tracking import Tracker
 
@@ -158,7 +159,7 @@ class RunKeeper:
             learner.average.restart()
         carry = tensors.load_carry(path / CARRY, ranks, learner.carry)
         if carry is None:
-            reason = "the saved carry belongs to another batch size or architecture"
+            reason = "the saved carry belongs to another batch size, architecture or number format"
             say(f"{reason}: all rows start new puzzles")
         else:
             learner.carry = carry
@@ -179,12 +180,29 @@ class RunKeeper:
             store.remove_leftovers(self.run_dir)
         config = learner.config.model_dump(mode="json")
         now = state.model_copy(update={"config": config})
-        place, seconds = (state.step, state.iteration, state.position), state.seconds or 0.0
+        place = state.step, _iteration(checkpoint, learner.config), state.position
+        seconds = state.seconds or 0.0
         progress = Progress(*place, seconds=seconds, callbacks=state.callbacks or {})
         if state.scored_on == now.scored_on:
             progress.best_score, progress.best_step = state.best_score, state.best_step
             progress.measure = state.measure
         return progress
+
+
+def _iteration(checkpoint: Checkpoint, config: TrainConfig) -> int:
+    """Return the number of finished iterations, in iterations of this run."""
+    state, now = checkpoint.state, config.epochs_per_iteration
+    saved, iteration = state.config or {}, state.iteration or 0
+    before = saved.get("eval_interval") or saved.get("epochs") or now
+    if before == now:
+        return iteration
+    finished, rest = divmod(iteration * before, now)
+    if rest or state.position:
+        raise CheckpointError(
+            f"{checkpoint.path}: it was saved after {iteration} times {before} epochs"
+            f"{' and a part' if state.position else ''}; eval_interval={before} goes on from there"
+        )
+    return finished
 
 
 def _muon_groups(optimizer: dict[str, Any]) -> list[str] | None:

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from runtime.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, ConfigError, Preempted, exit_code
 from runtime.output import guard_output
-from runtime.process import end_with_parent, launched, leave, note_start, print_error
+from runtime.process import end_with_parent, launched, leave, note_code, note_start, print_error
 from runtime.progress import Bar
 from runtime.schema import Schema
 from training.config.composition import compose_runs
@@ -87,6 +87,7 @@ def _fail(error: BaseException) -> NoReturn:
     """Print an error that is meant for users and exit. Raise any other again."""
     code = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else exit_code(error)
     if code is None:
+        note_code(1)
         raise error
     if code == EXIT_PREEMPTED:
         # A scheduler signals all processes, and a launcher passes its signal on once more.

@@ -347,6 +347,10 @@ class TrainConfig(
             raise ValueError(
                 "freeze_weights=true needs a puzzle embedding: set arch.puzzle_emb_ndim"
             )
+        if self.load_puzzle_rows is not None and not (
+            self.load_checkpoint and self.arch.puzzle_emb_ndim
+        ):
+            raise ValueError("load_puzzle_rows needs load_checkpoint and arch.puzzle_emb_ndim")
         if self.lr_schedule.needs_end and self.lr_min_ratio == 1:
             name = f"lr_schedule={self.lr_schedule.name}"
             raise ValueError(f"{name} has no effect with lr_min_ratio=1: set lr_min_ratio=0")
@@ -418,7 +422,11 @@ class TrainConfig(
                 raise ConfigError(f"arch.techniques.{name}: {error}") from None
 
     def check_restarts(self, max_restarts: int) -> None:
-        """Raise ConfigError if restarts would not go on from the newest checkpoint."""
+        """Raise ConfigError if restarts would not go on from the newest checkpoint, or each would
+        get all the time again.
+        """
+        if max_restarts and self.max_time is not None:
+            raise ConfigError("max_time: with --max-restarts every restart would get this time")
         if max_restarts and self.resume != "auto":
             asked = f"resume={self.resume}: with --max-restarts every restart would do the same"
             raise ConfigError(f"{asked}; start without restarts, then go on with resume=auto")

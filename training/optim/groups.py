@@ -95,7 +95,8 @@ def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:
     """
     if frozen := config.freeze_weights:
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(frozen == "trunk" and "_head." in name)
+            of_heads = "_head." in name or name.startswith(LOSS_WEIGHTS_PREFIX)
+            parameter.requires_grad_(frozen == "trunk" and of_heads)
         if frozen is True:
             return []
     return assign_groups(

@@ -116,6 +116,8 @@ def test_a_launcher_that_restarts_goes_on_from_the_newest() -> None:
     config.check_restarts(0)
     with pytest.raises(ConfigError, match=r"^resume=3: with --max-restarts .*=auto"):
         config.check_restarts(3)
+    with pytest.raises(ConfigError, match="max_time: with --max-restarts"):
+        configure("max_time=1h").check_restarts(3)
 
 
 def choices(group: str) -> list[str]:
