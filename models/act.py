@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from models.config import ACTLossConfig, LossWeights, RecurrenceConfig
 from models.draws import ROW_KEYS, noise_table
-from models.heads.base import Answer, Examples, Head, Outputs, Targets
+from models.heads.base import Examples, Head, Outputs, Targets
 from models.heads.q import QHead
 from models.layers import CastedSparseEmbedding
 from models.recurrence import Latents, Recurrence
@@ -244,7 +244,8 @@ class ACT(nn.Module):
     def target_of_continue(self, latents: Latents, examples: Examples, last_step: Tensor) -> Tensor:
         """Bootstrap the target of q_continue, [B], from the Q values of one more ACT step."""
         q_head = cast(QHead, self.inner.heads["q"])
-        return q_head.target_of_continue(Answer(self.inner(latents, examples)[1]), last_step)
+        answer = self.inner.answer(self.inner(latents, examples)[1], examples)
+        return q_head.target_of_continue(answer, last_step)
 
 
 class LossOutput(NamedTuple):

@@ -133,7 +133,7 @@ class RecurrenceConfig(Schema):
     overrides: ClassVar[dict[str, FieldInfo]] = {}
     # Whether the model guesses and finds contradictions, so that evaluations can search with it.
     searches: ClassVar[bool] = False
-    # Whether the same weights fit grids of all sizes, and smaller vocabularies.
+    # Whether the same weights fit grids of all sizes.
     any_canvas: ClassVar[bool] = False
     # The only kind of puzzles that it reads; None: all kinds.
     kind: ClassVar[str | None] = None

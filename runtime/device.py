@@ -87,10 +87,13 @@ def memory_in_use(device: torch.device) -> dict[str, float]:
 
 
 def prepare_host(num_threads: int | None) -> None:
-    """Set torch's number of threads (None: keep it), flush denormal numbers, tune the allocator."""
+    """Set torch's number of threads (None: keep it), flush denormal numbers, tune the allocator,
+    and keep a GPU's convolutions in float32 from rounding to TF32, as products do not.
+    """
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     torch.set_flush_denormal(True)
+    torch.backends.cudnn.allow_tf32 = False
     if sys.platform == "linux":
         try:
             mallopt = ctypes.CDLL("libc.so.6").mallopt
@@ -121,14 +124,16 @@ def require_deterministic_algorithms() -> None:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Restore after the block what a run changes in its process: environment variables, random
-    states, filters of warnings, torch's threads, denormal numbers and deterministic algorithms.
-    Signal handlers and Hydra's state are restored where they change; the allocator stays tuned.
+    states, filters of warnings, torch's threads, denormal numbers, TF32 and deterministic
+    algorithms. Signal handlers and Hydra's state are restored where they change; the allocator
+    stays tuned.
     """
     variables, state, threads = dict(os.environ), random.getstate(), torch.get_num_threads()
     exact = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     flushed = sys.float_info.min / 2 == 0
+    rounds = torch.backends.cudnn.allow_tf32
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     random.seed()  # Random names of runs must differ, even if the caller's state is seeded.
     try:
@@ -140,5 +145,6 @@ def undisturbed() -> Iterator[None]:
         random.setstate(state)
         torch.set_num_threads(threads)
         torch.set_flush_denormal(flushed)
+        torch.backends.cudnn.allow_tf32 = rounds
         torch.use_deterministic_algorithms(exact, warn_only=warn_only)
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[assignment]

@@ -182,10 +182,12 @@ def _as_trained(config: TrainConfig, trained: TrainedModel, settings: OwnSetting
 
 
 def require_used(keys: Iterable[str], *, from_checkpoint: bool) -> None:
-    """Raise ConfigError for a setting that an adaptation replaces."""
+    """Raise ConfigError for a setting that an adaptation replaces or does not use."""
     for key in keys:
         if key in _SET.split():
             raise ConfigError(f"{key}: an adaptation sets it; see adapt.max_time and adapt.steps")
+        if not from_checkpoint and key in ("adapt.what", "adapt.rows"):
+            raise ConfigError(f"{key} needs checkpoint=: without one all weights are trained")
         if from_checkpoint and key.partition(".")[0] in _SET_BY_CHECKPOINT.split():
             raise ConfigError(f"{key}: the checkpoint decides it; leave one of them out")
 
@@ -308,7 +310,8 @@ class Adapter:
     @property
     def _fits_canvas(self) -> bool:
         """Whether a task gets its own canvas; a model that knows 30 x 30 cells stays on them."""
-        return self.trained is None or self.config.arch.any_canvas
+        arch = self.config.arch
+        return self.trained is None or (arch.any_canvas and arch.has_digits)
 
     def adapt(self, part: Part, limit: Limit, budget: float | None) -> dict[str, Any]:
         """Train on the demonstrations of a part for at most `budget` seconds, and answer its test
@@ -370,7 +373,8 @@ class Adapter:
             left = None if budget is None else budget - (time.monotonic() - began)
             if left is not None and left < took.get(kind, 0.0):
                 continue
-            if left is not None and "alone" in limit.steps and math.inf not in took.values():
+            follows = "alone" in limit.steps and name != list(limit.steps)[-1]
+            if left is not None and follows and math.inf not in took.values():
                 left *= _SHARES[kind]
             models[name] = model = self._learned(part, name, steps, limit.most, left)
             took[kind] = math.inf if model.is_late else model.seconds

@@ -271,6 +271,7 @@ def test_mistakes(adapt: Any, tasks: Path, tmp_path: Path) -> None:
         (["adapt.step=3"], ConfigError, "did you mean adapt.steps?"),
         (["adapt.steps=nowhere.json"], DatasetError, "nowhere.json"),
         (["checkpoint=nowhere"], CheckpointError, "nowhere"),
+        (["adapt.rows=zero"], ConfigError, "adapt.rows needs checkpoint="),
     ]
     for settings, error, words in wrong:
         with pytest.raises(error, match=words):

@@ -65,6 +65,9 @@ class Scripted(nn.Module):
         self.calls.append((carry["z_H"][:, 0, 0].clone(), examples, torch.is_grad_enabled()))
         return {"z_H": carry["z_H"] + 1, "z_L": carry["z_L"] + 2}, self.weight
 
+    def answer(self, states: Tensor, examples: Examples) -> Answer:
+        return Answer(states)
+
     def read(self, states: Tensor, examples: Examples) -> Outputs:
         outputs = {"logits": examples["inputs"].float().unsqueeze(-1) * states}
         for head in self.heads.values():

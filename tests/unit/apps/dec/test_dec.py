@@ -223,3 +223,15 @@ def test_auxiliary_heads_treat_digits_alike() -> None:
     again = after_two_steps(model, renamed)
     for name in names:
         torch.testing.assert_close(again[name], outputs[name], rtol=0, atol=1e-10)
+
+
+def test_q_continue_is_taught_by_what_q_reads() -> None:
+    act = model_of(units=True, no_ACT_continue=False).eval().model
+    examples = sudoku_examples(4)
+    latents = act.initial_carry(examples).inner
+    last_step = torch.zeros(len(examples["inputs"]), dtype=torch.bool)
+    target = act.target_of_continue(latents, examples, last_step)
+    states = act.inner(latents, examples)[1]
+    outputs = act.inner.read(states, examples)
+    best = torch.maximum(outputs["q_halt_logits"], outputs["q_continue_logits"])
+    torch.testing.assert_close(target, best.sigmoid(), rtol=0, atol=1e-12)
