@@ -4,7 +4,8 @@ At home, put the project, what Kaggle's image lacks, and this script into one fo
 as a data set, together with a trained run if you want to start from one:
 
     pip wheel --no-deps --wheel-dir arc-solver . \
-        hydra-core omegaconf antlr4-python3-runtime==4.9.3 coolname
+        hydra-core omegaconf antlr4-python3-runtime==4.9.3 coolname \
+        "python-sat>=1.8.dev13"
     cp examples/kaggle/submit.py arc-solver
 
 In the notebook, with the settings of `recursive-reasoning adapt`:
