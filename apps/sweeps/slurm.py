@@ -167,6 +167,7 @@ class SlurmLauncher:
                 return SlurmProcess(earlier, note)
         self._executor.update_parameters(name=job.name[:60])
         try:
+            _code_file(log).unlink(missing_ok=True)  # Of an earlier job.
             command = Command(arguments, self._environment, log)
             submitted = self._executor.submit(command)
         except (RuntimeError, OSError) as error:

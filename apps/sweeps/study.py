@@ -207,6 +207,7 @@ class StudyJobs:
         values = trial.params if is_whole else trial.user_attrs.get(VALUES)
         if values is not None:  # Before `tell`: a kill in between must not lose the values.
             self._study.enqueue_trial(values, user_attrs={VALUES: values})
+            self._is_exhausted = False
         self._study.tell(trial.number, state=TrialState.FAIL)
 
     def ended(self, job: Job, code: int) -> None:

@@ -41,14 +41,15 @@ def over_seeds(rows: Sequence[Row], objective: str, *, minimize: bool) -> list[d
     """Return the mean and standard deviation of a metric over the finished jobs that differ only
     in `seed`: one entry for each combination of the other settings, the best first.
     """
-    groups: dict[tuple[tuple[str, str], ...], list[float]] = {}
+    groups: dict[frozenset[tuple[str, str]], tuple[dict[str, str], list[float]]] = {}
     for row in rows:
-        others = tuple((key, value) for key, value in row.values.items() if key != "seed")
+        others = {key: value for key, value in row.values.items() if key != "seed"}
         if row.state == "finished" and objective in row.metrics:
-            groups.setdefault(others, []).append(row.metrics[objective])
+            _, values = groups.setdefault(frozenset(others.items()), (others, []))
+            values.append(row.metrics[objective])
     found = [
-        {**dict(others), "seeds": len(values), **mean_and_std(values)}
-        for others, values in groups.items()
+        {**others, "seeds": len(values), **mean_and_std(values)}
+        for others, values in groups.values()
     ]
     return sorted(found, key=lambda group: group["mean"] if minimize else -group["mean"])
 

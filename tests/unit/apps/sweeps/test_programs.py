@@ -177,6 +177,13 @@ def test_jobs_that_differ_only_in_their_seed_are_one_row() -> None:
     assert over_seeds(rows, "a_b", minimize=True)[0]["lr"] == "1e-3"
 
 
+def test_the_order_of_the_settings_makes_no_other_row() -> None:
+    one, other = {"lr": "1", "arch": "trm", "seed": "0"}, {"seed": "1", "arch": "trm", "lr": "1"}
+    rows = [Row(values["seed"], values, "finished", {"a": 0.5}) for values in (one, other)]
+    means = over_seeds(rows, "a", minimize=False)
+    assert lines_of(means, "a")[1:] == [["1", "trm", "0.5", "0", "2"]]
+
+
 def test_cells_are_escaped_in_every_format() -> None:
     lines = [["a|b", "mean a_b", "std", "seeds"], ["50% of <b>, \\~", "1", "-", "1"]]
     assert {form: write(lines).splitlines() for form, write in WRITERS.items()} == {

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from apps.sweeps.config import SlurmConfig
+from apps.sweeps.jobs import Job
+from runtime.errors import EXIT_PREEMPTED
 from tests.conftest import wait_until
 
 pytest.importorskip("submitit")
@@ -97,6 +100,21 @@ def test_a_job_at_its_time_limit_saves_and_is_queued_again(sweep: Any, slurm: Pa
     assert first["step"] == 0 < second["step"] < 60
     assert sweep.steps() == {"run": list(range(1, 61))}
     assert len(list(slurm.glob("*.sh"))) == 1
+
+
+def test_a_job_stopped_in_the_queue_has_no_exit_code_of_an_earlier_one(
+    slurm: Path, tmp_path: Path
+) -> None:
+    from apps.sweeps.slurm import SlurmLauncher
+
+    answers = {"sbatch": "Submitted batch job 1", "sacct": "JobID|State|NodeList\n1|CANCELLED|node"}
+    for name, answer in answers.items():  # The job waits until it is cancelled.
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\necho '{answer}'\n")
+    launcher = SlurmLauncher(SlurmConfig(), lambda job: ["true"], tmp_path, {})
+    (tmp_path / "logs" / "job.code").write_text("5")
+    process = launcher.start(Job("job", {}, ()))
+    process.stop()
+    assert process.poll() == EXIT_PREEMPTED
 
 
 def test_without_slurm_nothing_starts(sweep: Any) -> None:

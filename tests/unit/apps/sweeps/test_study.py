@@ -143,6 +143,19 @@ def test_a_failed_trial_is_tried_again_unless_its_loss_was_not_finite(
     assert trials.states() == ["failed"]
 
 
+def test_a_failed_trial_is_tried_again_after_all_values_have_been_tried(tmp_path: Path) -> None:
+    trials = Trials(tmp_path, "lr=1,2", n_trials=20)
+    first, second = trials.jobs.next(), trials.jobs.next()
+    assert first is not None
+    assert second is not None
+    assert trials.jobs.next() is None
+    trials.jobs.ended(first, 1)
+    assert [trials.end(1), trials.end(1)] == [first.name] * 2
+    assert trials.jobs.next() is None
+    trials.jobs.ended(second, EXIT_NON_FINITE)
+    assert [record.state for record in trials.jobs.ends] == ["failed"] * 2
+
+
 def test_an_objective_that_is_not_measured_is_refused_and_costs_no_trial(tmp_path: Path) -> None:
     trials = Trials(tmp_path, n_trials=1, objective="eval/scor")
     job = trials.jobs.next()
