@@ -100,20 +100,22 @@ def _table(
 
 def seed_table(runs: Sequence[Run]) -> list[list[str]]:
     """Return the lines of a table, the header first: mean score, standard deviation and number of
-    the runs that differ only in `seed`, the best first. Running and failed runs, unfinished jobs of
-    a sweep and runs without a score are left out.
+    the runs that differ only in `seed`, the best first. Failed and unfinished runs and runs without
+    a score are left out.
     """
 
     def is_over(run: Run) -> bool:
         job = at(job_of(run.folder), "state")
-        return run.status.state in ("done", "stopped") and job in (None, "finished")
+        is_finished = run.status.has_ended if job is None else job == "finished"
+        return run.status.state in ("done", "stopped") and is_finished
 
     found = [(run, best) for run in runs if is_over(run) if (best := headline(run)) is not None]
     settings = differing([run for run, _ in found])
+    compared = _compared([run for run, _ in found], settings)
     names = list(dict.fromkeys(best.name for _, best in found))
     rows = []
     for place, (run, best) in enumerate(found):
-        values = {key: settings[key][place] for key in _compared(runs, settings)}
+        values = {key: settings[key][place] for key in compared}
         values |= {"measure": best.name} if len(names) > 1 else {}
         rows.append(Row(run.name, values, "finished", {"score": best.estimate.value}))
     metric = names[0] if len(names) == 1 else "score"
@@ -121,9 +123,13 @@ def seed_table(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def _compared(runs: Sequence[Run], settings: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the settings to compare: those that a sweep varied, or else all that differ."""
+    """Return the settings to compare: those that a sweep varied if all runs are its jobs, or else
+    all that differ.
+    """
     swept = dict.fromkeys(key for run in runs for key in run.swept)
-    return [key for key in (swept or settings) if key in settings]
+    folders = {run.folder.resolve().parent for run in runs}
+    is_sweep = len(folders) == 1 and all(run.swept for run in runs)
+    return [key for key in (swept if is_sweep else settings) if key in settings]
 
 
 def _seeds_html(runs: Sequence[Run]) -> str:

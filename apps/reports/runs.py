@@ -100,15 +100,10 @@ def watch(folder: Path, run: Path | None, interval: float) -> None:
             sys.stdout.flush()
         if run:
             is_running = runs[0].state == "running"
-            if ends(runs[0]) or (was_running and not is_running):
+            if runs[0].has_ended or (was_running and not is_running):
                 return
             was_running = is_running
         time.sleep(interval)
-
-
-def ends(one: Status) -> bool:
-    """Return whether a run has ended for good, or at its limit."""
-    return one.state in ("done", "failed") or one.detail.startswith("at max_steps")
 
 
 def as_json(one: Status) -> dict[str, Any]:

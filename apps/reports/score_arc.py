@@ -110,13 +110,19 @@ def run(
 def score_submission(path: Path, tasks_path: Path, page: Path | None = None) -> dict[str, Any]:
     """Return the scores of a submission, for the test inputs whose outputs are known."""
     contents = {name: content for name, (_, content) in read_contents(tasks_path).items()}
+    tasks = parse_tasks(contents, tasks_path)
     solved = tasks_path.with_name(tasks_path.name.replace("challenges", "solutions"))
     if solved != tasks_path and solved.exists():
         for name, outputs in read_json_object(solved).items():
-            pairs = zip(contents[name]["test"], outputs, strict=True) if name in contents else ()
-            for pair, output in pairs:
+            if name not in tasks:
+                continue
+            number = len(tasks[name])
+            if not isinstance(outputs, list) or len(outputs) != number:
+                raise DatasetError(f"{solved}: task {name!r} has no list of {number} outputs")
+            for pair, output in zip(contents[name]["test"], outputs, strict=True):
                 pair["output"] = output
-    tasks, tally = parse_tasks(contents, tasks_path), Tally()
+        tasks = parse_tasks(contents, solved)
+    tally = Tally()
     tally.add_attempts(tasks, read_json_object(path), path)
     scores, number = score(tasks, tally, (1, 2))
     if not number:

@@ -1,5 +1,6 @@
 """The status of a run, read from the ends of its files: fast even for hundreds of large runs."""
 
+import itertools
 import json
 import os
 import socket
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 from apps.reports.values import parsed
 from evaluation.headline import headline_of
-from evaluation.values import at, number
+from evaluation.values import at, listed, number
 from runtime.errors import CheckpointError
 from runtime.files import open_regular, read_bounded
 from runtime.text import shown
@@ -40,6 +41,8 @@ _MAX_STEP = 2**53
 _TAIL_BYTES = 2**20
 # The lock of another machine counts until its run has written nothing for this long.
 _SILENT_SECONDS = 3600.0
+# For each callback that ends runs: what it counts, and the setting at which it ends the run.
+_ENDINGS = {"early_stop": ("waited", "patience"), "all_right": ("in_a_row", "examples")}
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,11 @@ class Status:
     @property
     def name(self) -> str:
         return shown(self.folder.resolve().name, 60)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended for good, or as its settings asked."""
+        return self.state in ("done", "failed") or self.detail.startswith(("at max_steps", "by "))
 
     @property
     def steps_ahead(self) -> int:
@@ -216,6 +224,10 @@ def _final_state(newest: RunState) -> tuple[State, str] | None:
             return "done", ""
     if type(limit) is int and newest.step >= limit:
         return "stopped", f"at max_steps={limit}"
+    for one, (name, names) in itertools.product(listed(config.get("callbacks")), _ENDINGS.items()):
+        counted, most = number(at(newest.callbacks, name, names[0])), number(at(one, names[1]))
+        if at(one, "name") == name and counted and most and counted >= most:
+            return "stopped", f"by {name}"
     return None
 
 

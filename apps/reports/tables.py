@@ -38,13 +38,13 @@ class Headline(NamedTuple):
 
 def headline(run: Run) -> Headline | None:
     """Return the main score of a run, None without evaluations; see `weight_of`. Of equally
-    large evaluations one after the run wins over one during training.
+    large evaluations at one step, one after the run wins over one during training.
     """
     own = _test_folders(run)
 
     def weight(one: tuple[Result, Score]) -> tuple[float, ...]:
-        relevance, size, *rest = weight_of(one[0].content, one[1], own)
-        return relevance, size, one[0].name != _IN_RUN, *rest
+        relevance, size, step, *rest = weight_of(one[0].content, one[1], own)
+        return relevance, size, step, one[0].name != _IN_RUN, *rest
 
     results = [*run.results, *_last_in_training(run, own)]
     scored = [(one, score) for one in results if (score := score_of(one.content)) is not None]

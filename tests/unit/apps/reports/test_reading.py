@@ -263,6 +263,15 @@ def test_valid_answers_during_training_are_not_called_exact_ones(make_run_folder
     assert found.estimate.low == pytest.approx(wilson(12, 20).low)
 
 
+def test_a_later_evaluation_during_training_is_the_headline(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 60, "eval/count": 20.0, "eval/exact_accuracy": 0.9}))
+    found = headline(read_run(folder))
+    assert found is not None
+    assert found.words == "20 puzzles, during training, step 60"
+
+
 # Curves
 
 

@@ -88,6 +88,34 @@ def test_a_run_that_ended_at_its_limit_is_followed_no_longer(make_run_folder: Ma
     assert runs.main(["--watch", str(folder)]) == 0
 
 
+def test_the_means_leave_out_interrupted_runs(
+    make_run_folder: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, folder = (make_run_folder(f"{seed}", settings={"seed": seed}) for seed in (0, 1))
+    state = folder / "step_40" / "state.json"
+    for max_steps, seeds in ((None, "1"), (40, "2")):
+        config = {"epochs": 4, "eval_interval": 2, "max_steps": max_steps}
+        content = json.loads(state.read_text()) | {"iteration": 1, "config": config}
+        state.write_text(json.dumps(content))
+        assert runs.main([str(first.parent), "--table", "csv"]) == 0
+        (line,) = capsys.readouterr().out.splitlines()[1:]
+        assert line.split(",")[-1] == seeds
+
+
+def test_the_means_keep_sweeps_of_different_models_apart(
+    make_sweep: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_sweep("one")
+    for path in (folder := make_sweep("other")).glob("*/config.yaml"):
+        path.write_text(path.read_text().replace('"trm"', '"hrm"'))
+    assert runs.main([str(folder.parent), "--table", "csv"]) == 0
+    header, *lines = (line.split(",") for line in capsys.readouterr().out.splitlines())
+    assert header[:2] == ["lr", "arch.name"]
+    models = [[rate, name] for rate in ("0.001", "0.003") for name in ("hrm", "trm")]
+    assert sorted(line[:2] for line in lines) == models
+    assert {line[-1] for line in lines} == {"2"}
+
+
 def test_all_runs_are_listed_until_ctrl_c(
     make_run_folder: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

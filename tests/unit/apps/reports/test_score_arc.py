@@ -120,6 +120,30 @@ def test_impossible_sizes_are_refused(
     assert err.count("\n") == 1
 
 
+GIVEN = {"train": [], "test": [{"input": [[1]]}]}
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs", "told"),
+    [
+        (GIVEN, [], "solutions.json: task 'a' has no list of 1 outputs"),
+        (GIVEN, None, "solutions.json: task 'a' has no list of 1 outputs"),
+        (GIVEN, [[[10]]], "solutions.json: task 'a': test pair 1: output: row 1, column 1: 10"),
+        ({"train": []}, [[[2]]], "challenges.json: task 'a' has no list of test pairs"),
+        (None, [[[2]]], "challenges.json: task 'a' has no list of test pairs"),
+    ],
+)
+def test_solutions_of_a_wrong_form_are_refused(
+    run: Run, tmp_path: Path, task: Any, outputs: Any, told: str
+) -> None:
+    for name, content in (("challenges", task), ("solutions", outputs)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"a": content}))
+    code, out, err = run(tmp_path / "submission.json", tmp_path / "challenges.json")
+    assert (code, out) == (3, "")
+    assert told in err
+    assert err.count("\n") == 1
+
+
 def test_unreadable_files_are_named(run: Run, small: tuple[Path, Path], tmp_path: Path) -> None:
     predictions, tasks = small
     cut, plain = tmp_path / "cut.npz", tmp_path / "plain.npy"

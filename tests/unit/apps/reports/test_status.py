@@ -147,3 +147,16 @@ def test_a_run_at_max_steps_has_stopped(make_run_folder: Make) -> None:
     state.write_text(json.dumps(content))
     status = read_status(folder)
     assert (status.state, status.detail) == ("stopped", "at max_steps=40")
+
+
+@pytest.mark.parametrize(("waited", "detail"), [(1, ""), (2, "by early_stop")])
+def test_a_run_that_a_callback_ended_has_ended(
+    make_run_folder: Make, waited: int, detail: str
+) -> None:
+    state = make_run_folder() / "step_40" / "state.json"
+    content = json.loads(state.read_text()) | {"iteration": 1}
+    content["config"]["callbacks"] = ["notify", {"name": "early_stop", "patience": 2}]
+    content["callbacks"] = {"early_stop": {"best": 0.5, "waited": waited}}
+    state.write_text(json.dumps(content))
+    status = read_status(state.parents[1])
+    assert (status.state, status.detail, status.has_ended) == ("stopped", detail, bool(detail))
