@@ -255,6 +255,8 @@ class _Api:
         model = self._model(request.model)
         for number in self._shelf.offered(model)[0]:
             data = self._shelf.data[number]
+            if data.known_kind is None:
+                continue
             rows = data.rows(known=model.known(data))
             if len(rows):
                 row = int(rows[request.seed % len(rows)])

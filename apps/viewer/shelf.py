@@ -150,6 +150,11 @@ class Data:
         return kind_of_data(self.dataset)
 
     @property
+    def known_kind(self) -> Kind | None:
+        """The kind of its puzzles; None if it is unknown or the data cannot be read."""
+        return _or_nothing(lambda: self.kind, None)
+
+    @property
     def look(self) -> BoardLook:
         return self.kind.board(isqrt(self.dataset.metadata.seq_len))
 
@@ -325,7 +330,7 @@ class Shelf:
         own = [Path(folder).resolve() for folder in folders]
 
         def rank(data: Data) -> int:
-            if _or_nothing(lambda: data.kind, None) is None:
+            if data.known_kind is None:
                 return len(own) + 1
             is_size = cells in (None, data.dataset.metadata.seq_len)
             if not is_size or kind not in (None, data.kind):

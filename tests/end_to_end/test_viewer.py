@@ -18,6 +18,7 @@ import pytest
 from apps.reports.boards import board_of_candidates
 from apps.reports.frames import Frame
 from apps.viewer import command as viewer
+from apps.viewer.adapting import Adapter
 from apps.viewer.server import Server, _Handler
 from apps.viewer.shelf import find
 from apps.viewer.thinking import Options, Thinker, shown
@@ -366,6 +367,18 @@ def test_broken_things_are_listed_with_their_reason(
     assert "dataset.json" in found["data"][0]["error"]
 
 
+def test_a_broken_data_set_hinders_no_example(
+    opened: Callable[..., Client], maze_run: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "maze")
+    broken = tmp_path / "data" / "broken" / "test"
+    broken.mkdir(parents=True)
+    (broken / "dataset.json").write_text("{")
+    client = opened([maze_run], [tmp_path / "data"])
+    assert client.ask("found")["models"][0]["data"] == [0]
+    assert list(client.ask("example", model=0)) == ["text"]
+
+
 def test_what_has_come_since_is_found_when_a_page_is_opened(
     opened: Callable[..., Client], save_run: Callable[..., Path], sudoku_data: Path, tmp_path: Path
 ) -> None:
@@ -672,6 +685,33 @@ def test_a_thought_plays_step_by_step_to_where_it_settles(page: Any) -> None:
     assert element(page, "words").text == words
 
 
+@pytest.mark.slow
+def test_the_note_on_a_puzzle_goes_when_it_is_corrected(page: Any) -> None:
+    type_in(page, "1")
+    until(page, lambda: "several solutions" in element(page, "message").text)
+    press(page, *"23434122143432")
+    until(page, lambda: digits_of(page) == "123434122143432")
+    assert element(page, "message").text == ""
+
+
+@pytest.mark.slow
+def test_the_page_tells_that_the_viewer_has_ended(
+    page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Thinker, "think", lambda *_: None)
+    monkeypatch.setattr(Adapter, "adapt", lambda *_: None)
+    told = "the viewer ended before it answered"
+    element(page, "solve").click()
+    until(page, lambda: element(page, "message").text == told)
+    assert element(page, "play").text == "Play"
+    assert element(page, "verdict").text == ""
+    element(page, "tab-task").click()
+    assert element(page, "message").text == ""
+    element(page, "adapt").click()
+    until(page, lambda: element(page, "message").text == told)
+    assert element(page, "progress").text == ""
+
+
 # Look inside
 
 
@@ -740,6 +780,25 @@ def test_the_page_looks_inside(page: Any) -> None:
     assert cells[6].get_attribute("class") == "here"
     element(page, "clear").click()
     assert not element(page, "panels").is_displayed()
+
+
+@pytest.mark.slow
+def test_keys_open_and_close_the_inside(page: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page.execute_script("document.querySelector('#inside summary').focus()")
+    for key, is_open in ((Keys.ENTER, "true"), (Keys.SPACE, None)):
+        press(page, key)
+        assert element(page, "inside").get_attribute("open") == is_open
+    assert element(page, "verdict").text == "the puzzle"
+
+
+@pytest.mark.slow
+def test_the_inside_of_several_chains_is_that_of_the_first(page: Any) -> None:
+    page.execute_script("steps.value = 6; chains.value = 2")
+    page.find_element("css selector", "#inside summary").click()
+    element(page, "solve").click()
+    until(page, lambda: element(page, "fate").text.endswith(" of the first chain"))
 
 
 # Learning a new ARC task

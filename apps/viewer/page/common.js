@@ -13,14 +13,16 @@ export async function post(name, body, signal) {
 
 export async function ask(name, body) { return (await post(name, body)).json(); }
 
-/** Send a request, and call `happened` with each event of the answer: a line of JSON for each. */
+/** Send a request, and call `happened` with each event of the answer: a line of JSON for each. The last one has `done`, `guesses` or `error`. */
 export async function listen(name, body, signal, happened) {
   const reader = (await post(name, body, signal)).body.pipeThrough(new TextDecoderStream()).getReader();
+  let last = {};
   for (let rest = "", part; !(part = await reader.read()).done;) {
     const lines = (rest + part.value).split("\n");
     rest = lines.pop();
-    lines.forEach((line) => happened(JSON.parse(line)));
+    lines.forEach((line) => happened(last = JSON.parse(line)));
   }
+  if (!last.done && !last.guesses && !last.error) throw new Error("the viewer ended before it answered");
 }
 
 /** Wrap an action: its errors are shown on the page. */

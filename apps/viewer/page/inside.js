@@ -2,8 +2,8 @@
 import { $, ask, draw, make, trying } from "./common.js";
 
 const WIDE = 320, HIGH = 220, EDGE = 26;
-// `body`: the request that was solved; `found`: what the server found for it; `step`: the player's.
-const state = { body: null, found: null, step: 0, map: null, asking: 0 };
+// `body`: the request that was solved; `found`: what the server found for it; `step`: the player's; `chain`: which chain, if there are several.
+const state = { body: null, chain: "", found: null, step: 0, map: null, asking: 0 };
 
 const isOpen = () => $("inside").open && !$("inside").hidden;
 
@@ -20,8 +20,9 @@ export function forget() {
 }
 
 /** A puzzle has been solved by this request. */
-export function solved({ model, puzzle, steps }) {
+export function solved({ model, puzzle, steps, chains }) {
   forget();
+  state.chain = chains > 1 ? " of the first chain" : "";
   state.body = { model, puzzle, ...(steps && { steps }) };
   look();
 }
@@ -58,11 +59,11 @@ function redraw() {
   const { found } = state;
   $("in-plane").textContent = `shows ${Math.round(100 * found.in_plane)} % of the variance; faint: other tries and other puzzles`;
   drawPaths();
-  $("fate").textContent = found.fate;
+  $("fate").textContent = found.fate + state.chain;
   drawResidual();
   const boards = found.said[$("latent").value];
   draw($("said"), boards && state.step ? boards[state.step - 1] : "");
-  $("said-words").textContent = boards ? (state.step ? `after step ${state.step}` : "play to a step") : "the board above";
+  $("said-words").textContent = boards ? (state.step ? `after step ${state.step}${state.chain}` : "play to a step") : "the board above";
 }
 
 function svg(tag, attributes, textContent = "") {
@@ -143,7 +144,7 @@ const measure = trying(async () => {
     const { map } = await ask("influence", { ...state.body, step, of: $("of").value });
     if (asking !== state.asking) return;
     state.map = map;
-    $("map-words").textContent = `after step ${step}`;
+    $("map-words").textContent = `after step ${step}${state.chain}`;
     drawMap();
     colour(0);
   } finally { $("measure").disabled = false; }

@@ -69,6 +69,7 @@ async function preview() {
 
 /** Draw the puzzle while it is typed; mistakes in it are shown only by Solve. */
 function typed() {
+  say("");
   state.chosen = null;
   begin();
   player.reset();
@@ -269,7 +270,7 @@ const start = trying(async () => {
 // Keys and buttons
 
 function onKey(event) {
-  const { tagName, type } = event.target, onButton = tagName === "BUTTON";
+  const { tagName, type } = event.target, onButton = /^(BUTTON|SUMMARY)$/.test(tagName);
   const typing = /^(INPUT|SELECT)$/.test(tagName) && type !== "range" && type !== "checkbox";
   if (state.tab === "task") return;
   if (event.key === "Enter" && !onButton) { event.preventDefault(); solve(); }
