@@ -2,6 +2,7 @@
 beside it.
 """
 
+from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
@@ -52,6 +53,15 @@ class LightUpKind(Kind):
         unknown = (answer < WHITE) | (answer > _LAST)
         return dark | ((answer == BULB) & (lights > 1)) | wrong_number | unknown
 
+    def wrong(
+        self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None
+    ) -> np.ndarray:
+        return super().wrong(question, answer, target) | _new_walls(question, answer)
+
+    def holds(self, questions: np.ndarray, answers: np.ndarray) -> Sequence[np.ndarray]:
+        valid, kept = super().holds(questions, answers)
+        return valid & ~_new_walls(questions, answers).any(axis=1), kept
+
     def draw(self, size: int, draws: Draws) -> tuple[np.ndarray, np.ndarray] | None:
         """Draw walls on 15 to 30 % of the cells, bulbs where it is dark, and numbers on half of the
         walls or more.
@@ -82,6 +92,11 @@ def sight(board: np.ndarray) -> np.ndarray:
     same = [np.equal.outer(runs.reshape(-1), runs.reshape(-1)) for runs in (across, down)]
     white = ~is_wall.reshape(-1)
     return (same[0] | same[1]) & white & white[:, None]
+
+
+def _new_walls(question: np.ndarray, answer: np.ndarray) -> np.ndarray:
+    """Mark the white cells of a question that an answer turns into walls."""
+    return (question == WHITE) & (answer >= WALL)
 
 
 def _beside(board: np.ndarray, cell: Number) -> np.ndarray:
