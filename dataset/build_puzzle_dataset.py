@@ -9,8 +9,9 @@ builders.
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from dataset.puzzle_build import PuzzleBuild
 from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
 from runtime.registry import import_plugins
 from runtime.streams import Stream, random_words
+
+_MOST_ANSWERS = 10_000  # found for a puzzle
 
 
 class KindBuild(PuzzleBuild):
@@ -41,16 +44,17 @@ class KindBuild(PuzzleBuild):
         "--answers": flag(
             "right answers of each training puzzle, for kinds with several: one in each example,"
             " and all in the field `answers`",
-            integer(1),
+            integer(1, 256),
             1,
         ),
-        "--min-rating": flag("leave out new puzzles with a lower rating", integer(0), 0),
+        "--min-rating": flag("leave out puzzles with a lower rating", integer(0), 0),
     }
 
     def __init__(self, options: Namespace) -> None:
         super().__init__(options)
         self.rules: Kind = kind_named(options.kind)
         self.kind, self.size = options.kind, self.rules.rows(options.size)
+        self._others = set[bytes]()
 
     @staticmethod
     def complete(parser: Parser, options: Namespace) -> None:
@@ -94,19 +98,36 @@ class KindBuild(PuzzleBuild):
         )
         valid, kept = self.rules.holds(questions, answers)
         known, ratings = np.asarray(questions.all(axis=1)), np.zeros(len(rows), np.int64)
-        for number, row in enumerate(rows):
-            if row.rating is not None:
-                ratings[number] = row.rating
-            elif valid[number] and known[number]:
-                ratings[number] = self.rules.rating_of(self.rules.to_grid(questions[number]))
+        refused = dict[str, np.ndarray]()
+        for number in np.flatnonzero(valid & known):
+            rating = rows[number].rating
+            try:
+                question = self.rules.parse(rows[number].question).question
+            except ValueError as error:
+                refused[f"question: {error}"] = np.arange(len(rows)) != number
+                break
+            ratings[number] = self.rules.rating_of(question) if rating is None else rating
         return Puzzles(questions, answers, ratings), {
             f"question: its characters must be of {''.join(self._tokens)!r}": known,
             "answer: it changes the question": kept,
             f"answer: it is not {self.rules.goal}": valid,
+            **refused,
         }
 
     def keys(self, questions: np.ndarray) -> list[bytes]:
         return [self.rules.key_of(question) for question in questions]
+
+    def filtered(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
+        if not (least := self.options.min_rating):
+            return puzzles
+        hard = puzzles.rows(puzzles.ratings >= least)
+        counts["dropped_as_too_easy"] = len(puzzles.ratings) - len(hard.ratings)
+        return hard
+
+    def enlarged(self, train: Puzzles, others: Sequence[Puzzles]) -> Puzzles:
+        """Return the training puzzles, and remember the others: `examples` makes none of them."""
+        self._others = {question.tobytes() for some in others for question in some.questions}
+        return train
 
     def statistics(self, puzzles: Puzzles) -> dict[str, Any]:
         open = self.rules.board(self.size).open
@@ -117,7 +138,8 @@ class KindBuild(PuzzleBuild):
 
     def examples(self, puzzles: Puzzles, views: int) -> tuple[np.ndarray, np.ndarray, Fields]:
         """Example j has answer j of its puzzle, or they take turns; the field `answers` has all of
-        them, the first one again in place of those that a puzzle does not have.
+        them, the first one again in place of those that a puzzle does not have. The original
+        stands in place of an image that is a puzzle of another split.
         """
         inputs, most = puzzles.questions.repeat(views, axis=0), self.options.answers
         pairs = zip(puzzles.questions, puzzles.answers, strict=True)
@@ -131,7 +153,11 @@ class KindBuild(PuzzleBuild):
             numbers = (words % np.uint64(symmetries.number)).astype(np.int64)
             numbers[::views] = 0  # The first example is the original.
             boards = (inputs, labels, *answers.swapaxes(0, 1))
-            inputs, labels, *turned = symmetries.apply(numbers, *boards)
+            images = symmetries.apply(numbers, *boards)
+            taken = np.array([[image.tobytes() in self._others] for image in images[0]])
+            inputs, labels, *turned = (
+                np.where(taken, old, new) for old, new in zip(boards, images, strict=True)
+            )
             answers = np.stack(turned, axis=1)
         if most == 1:
             return inputs, labels, {}
@@ -140,11 +166,11 @@ class KindBuild(PuzzleBuild):
 
     def _answers(self, question: np.ndarray, answer: np.ndarray) -> np.ndarray:
         """Return up to `--answers` answers, uint8 [n, cells]: the given one, then others in the
-        order of their tokens, which does not depend on the solver.
+        order of their tokens, which does not depend on the solver, unless there are too many.
         """
-        grids = self.rules.solutions(self.rules.to_grid(question))
-        others = sorted(self.rules.to_tokens(grid).tolist() for grid in grids)
-        others.remove(answer.tolist())
+        grids = islice(self.rules.solutions(self.rules.to_grid(question)), _MOST_ANSWERS)
+        found = sorted(self.rules.to_tokens(grid).tolist() for grid in grids)
+        others = [one for one in found if one != answer.tolist()]
         return np.array([answer, *others[: self.options.answers - 1]], np.uint8)
 
 

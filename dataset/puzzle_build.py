@@ -130,10 +130,10 @@ class PuzzleBuild(ABC):
     @classmethod
     def main(cls, arguments: Sequence[str] | None = None) -> int:
         """Parse the command line and build; return the exit code."""
-        return run_tool(cls.parse(arguments).build)
+        return run_tool(lambda: cls.make(arguments))
 
     @classmethod
-    def make(cls, arguments: Sequence[str]) -> str:
+    def make(cls, arguments: Sequence[str] | None) -> str:
         """Build with this command line and return a summary; raise what `build` raises."""
         return cls.parse(arguments).build()
 

@@ -1,14 +1,15 @@
 """The builder for all kinds with a generator."""
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dataset.build_puzzle_dataset import main
-from dataset.kinds.base import kind_named
+from dataset.kinds.base import Kind, kind_named
 from evaluation.evaluators.base import AnsweredRows, build_evaluators
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
@@ -99,6 +100,98 @@ def test_a_puzzle_that_has_no_rules_is_named_with_its_row(
     assert "row 2: answer: it is not a Latin square whose cages" in capsys.readouterr().err
 
 
+def test_questions_must_be_right_as_typed_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kenken = kind_named("kenken")
+    puzzle = kenken.example(12, 0)
+    assert puzzle is not None
+    solution = kenken.solution(puzzle.question)
+    assert solution is not None
+    board = kenken.board(12)
+    open_side = board.text(puzzle.question).replace("#", ".", 1)
+    half = "?....#?.....?.....?.....?"  # An edge in the lower half of the board alone.
+    for kind, size, question, answer, problem in (
+        ("kenken", 4, open_side, board.text(solution), "the cage of row 1, column 1: a side is"),
+        ("colouring", 5, half, half.replace("?", "A", 1).replace("?", "B"), "row 1, cell 2 does"),
+    ):
+        for split in ("train", "test"):
+            (tmp_path / f"{split}.csv").write_text(f"{HEADER}me,{question},{answer},1\n")
+        flags = [f"--kind={kind}", f"--size={size}", f"--source={tmp_path}"]
+        assert main([*flags, f"--output-dir={tmp_path / 'out'}"]) == 3
+        assert f"train.csv: row 2: question: {problem}" in capsys.readouterr().err
+
+
+def write_graphs(folder: Path) -> None:
+    """Write graphs of five nodes, none joined: in the first node A, in the test set all others with
+    one coloured node.
+    """
+    rows = []
+    for place in range(5):
+        for colour in "ABC":
+            question = ".....".join(colour if node == place else "?" for node in range(5))
+            answer = question.replace("?", "A")
+            rows.append(f"me,{question},{answer},{len(rows)}\n")
+    (folder / "train.csv").write_text(HEADER + rows[0])
+    (folder / "test.csv").write_text(HEADER + "".join(rows[1:]))
+
+
+def test_no_image_of_a_training_puzzle_is_a_test_puzzle(tmp_path: Path) -> None:
+    write_graphs(tmp_path)
+    flags = ["--kind=colouring", "--size=5", "--num-aug=31", f"--source={tmp_path}"]
+    assert main([*flags, f"--output-dir={tmp_path / 'out'}"]) == 0
+    trained, tested = (
+        [bytes(row) for row in np.load(tmp_path / f"out/{split}/all__inputs.npy")]
+        for split in ("train", "test")
+    )
+    assert (len(trained), len(tested)) == (32, 14)
+    assert not {*trained} & {*tested}
+
+
+def test_only_so_many_answers_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_graphs(tmp_path)
+    monkeypatch.setattr("dataset.build_puzzle_dataset._MOST_ANSWERS", 5)
+    solutions = Kind.solutions
+
+    def first_five(kind: Kind, question: np.ndarray) -> Iterator[np.ndarray]:
+        for number, grid in enumerate(solutions(kind, question)):
+            assert number < 5
+            yield grid
+
+    monkeypatch.setattr(Kind, "solutions", first_five)
+    flags = ["--kind=colouring", "--size=5", "--answers=4", f"--source={tmp_path}"]
+    assert main([*flags, f"--output-dir={tmp_path / 'out'}"]) == 0
+    inputs, labels = (
+        np.load(tmp_path / f"out/train/all__{name}.npy") for name in ("inputs", "labels")
+    )
+    assert len(np.unique(labels, axis=0)) == 4
+    assert kind_named("colouring").holds(inputs, labels)[0].all()
+    assert labels[0].reshape(5, 5).diagonal().tolist() == [2] * 5  # The given one.
+
+
+def test_easy_puzzles_of_a_folder_are_left_out(tmp_path: Path) -> None:
+    write_graphs(tmp_path)
+    (tmp_path / "train.csv").write_text((tmp_path / "train.csv").read_text().replace(",0", ",20"))
+    flags = ["--kind=colouring", "--size=5", "--min-rating=9", f"--source={tmp_path}"]
+    assert main([*flags, f"--output-dir={tmp_path / 'out'}"]) == 0
+    ratings = [np.load(tmp_path / f"out/{split}/all__ratings.npy") for split in ("train", "test")]
+    assert [one.tolist() for one in ratings] == [[20], [9, 10, 11, 12, 13, 14]]
+    counts = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]
+    assert counts["test"]["dropped_as_too_easy"] == 8
+
+
+def test_a_missing_plugin_is_named_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])  # The current folder is added to it.
+    assert main(["--plugins=no.such", "--kind=x", f"--output-dir={tmp_path / 'out'}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: plugins=[no.such]")
+    assert len(error.splitlines()) == 1
+
+
 def test_ratings_count_answers_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = kind_named("colouring").parse("?...\n.?..\n..?.\n...?").question
     assert kind_named("colouring").rating_of(graph) == 3**4
@@ -114,6 +207,7 @@ def test_ratings_count_answers_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) ->
         ("--kind queens", "--size is needed; accepted: 6, 7, 8, 9, 10"),
         ("--kind queens --size 4", "--size 4; accepted for queens: 6, 7, 8, 9, 10"),
         ("--kind futoshiki --size 5 --answers 2", "--answers 2: each Futoshiki has one answer"),
+        ("--kind queens --size 8 --answers 300", "'300'; accepted: an integer, 1 to 256"),
         ("--kind queens --size 8 --source hf", "no such data set is published; use --source"),
     ],
 )
