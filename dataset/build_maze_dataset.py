@@ -10,7 +10,7 @@ has the parts shared with the Sudoku builder.
 
 import sys
 from argparse import BooleanOptionalAction, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +100,21 @@ class MazeBuild(PuzzleBuild):
 
         return generate_mazes(min_length=self.options.min_length, **how)
 
-    def read(self, path: Path) -> Puzzles:
-        puzzles, size = super().read(path), self.options.cut
+    def read_splits(self, paths: Mapping[str, Path]) -> dict[str, Puzzles]:
+        mazes, size = super().read_splits(paths), self.options.cut
         if size is None:
-            return puzzles
-        min_length = self.options.min_length or 1
-        pieces = cut_pieces(puzzles.questions, size, min_length, self.options.seed)
-        if not len(pieces.ratings):
-            raise DatasetError(f"{path}: no piece has a path of {many(min_length, 'move')} or more")
-        return pieces
+            return mazes
+        # Pieces of one maze overlap, so no maze may be cut for both splits.
+        mazes["train"] = mazes["train"].rows(self.are_new(mazes["train"], mazes["test"]))
+        if not len(mazes["train"].ratings):
+            raise DatasetError(f"{paths['train']}: all mazes are in {paths['test'].name}, too")
+        least = self.options.min_length or 1
+        for split, path in paths.items():
+            pieces = cut_pieces(mazes[split].questions, size, least, self.options.seed)
+            if not len(pieces.ratings):
+                raise DatasetError(f"{path}: no piece has a path of {many(least, 'move')} or more")
+            mazes[split] = pieces
+        return mazes
 
     def parsed(self, rows: list[CsvRow]) -> tuple[Puzzles, dict[str, np.ndarray]]:
         """Turn rows into tokens. Check for one S, one G, a shortest path and its rating."""

@@ -252,12 +252,11 @@ class PuzzleBuild(ABC):
         """Read and subsample both files; drop training puzzles that are also test puzzles."""
         options = self.options
         paths = sources.csv_paths(options.source, vars(options).get("source_repo", ""))
-        puzzles = {split: self.read(path) for split, path in paths.items()}
+        puzzles = self.read_splits(paths)
         counts: dict[str, Any] = {split: {"rows": len(puzzles[split].ratings)} for split in puzzles}
-        tested = set(self.keys(puzzles["test"].questions))
-        kept = [key not in tested for key in self.keys(puzzles["train"].questions)]
-        puzzles["train"] = puzzles["train"].rows(np.array(kept))
-        counts["train"]["dropped_as_in_test"] = kept.count(False)
+        new = self.are_new(puzzles["train"], puzzles["test"])
+        puzzles["train"] = puzzles["train"].rows(new)
+        counts["train"]["dropped_as_in_test"] = int((~new).sum())
         found = dict[str, Puzzles]()
         for split, stream, number in (
             ("train", Stream.SUBSAMPLE, options.subsample_size),
@@ -305,6 +304,15 @@ class PuzzleBuild(ABC):
             f" {left['test']} test {self.puzzle}s are neither chosen nor an image of a chosen one;"
             " lower --test-size, --subsample-size or --selection-size"
         )
+
+    def are_new(self, train: Puzzles, test: Puzzles) -> np.ndarray:
+        """Return bool [N]: whether each training puzzle is no test puzzle."""
+        tested = set(self.keys(test.questions))
+        return np.array([key not in tested for key in self.keys(train.questions)])
+
+    def read_splits(self, paths: Mapping[str, Path]) -> dict[str, Puzzles]:
+        """Read and check all CSV files, by split."""
+        return {split: self.read(path) for split, path in paths.items()}
 
     def read(self, path: Path) -> Puzzles:
         """Read and check a CSV file; raise DatasetError with the file and the line."""

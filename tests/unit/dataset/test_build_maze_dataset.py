@@ -153,6 +153,19 @@ def test_pieces_that_cannot_be_cut_are_named(maze: Any, error_line: ErrorLine):
         assert problem in error_line()
 
 
+def test_no_maze_is_cut_for_both_splits(maze: Any, error_line: ErrorLine):
+    turned = "made,#G #   S# #    #,#G # ooS# #    #,"  # The test maze.
+    maze.write([turned])
+    assert maze("--cut=3", "--min-length=2") == 3
+    assert "train.csv: all mazes are in test.csv, too" in error_line()
+    written = []
+    for rows in (maze.train, [turned, *maze.train]):
+        maze.write(rows)
+        assert maze("--cut=3", "--min-length=2") == 0
+        written.append(maze.arrays()[1].inputs.tolist())
+    assert written[0] == written[1]
+
+
 def test_generated_sets(maze: Any):
     flags = ["--min-length=12", "--subsample-size=20", "--test-size=10", "--aug"]
     maze.size = 8
