@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dataset.command_line import Parser, flag, integer
+from dataset.command_line import Parser, command_of, flag, integer
 from dataset.format.writing import Fields
 from dataset.puzzle_build import PuzzleBuild
 from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
@@ -82,6 +82,12 @@ class SudokuBuild(PuzzleBuild):
     @property
     def views(self) -> int:
         return 1 + self.options.num_aug
+
+    def command(self) -> list[str]:
+        options = vars(self.options)
+        if self.options.min_difficulty:  # `complete` refuses the clues that it filled in.
+            options = options | {"min_clues": None, "max_clues": None}
+        return command_of(self.program, Namespace(**options))
 
     def generate(self, **how: Any) -> Iterator[GeneratedPuzzle]:
         # Imported here because it loads the slow compiler.

@@ -125,3 +125,12 @@ def test_one_clue_bound_moves_the_other_default():
     for flag, expected in bounds.items():
         options = SudokuBuild.parse(["--source=generate", "--output-dir=x", f"--{flag}"]).options
         assert (options.min_clues, options.max_clues) == expected
+
+
+@pytest.mark.parametrize("flags", [["--min-difficulty=5"], ["--min-clues=25"], []])
+def test_the_command_in_the_manifest_is_accepted_and_means_the_same(flags: list[str]):
+    build = SudokuBuild.parse(["--source=generate", "--output-dir=x", *flags])
+    again = SudokuBuild.parse([*build.command()[1:], "--output-dir=x"])
+    assert again.options == build.options
+    has_clues = any("-clues=" in flag for flag in build.command())
+    assert has_clues == (flags != ["--min-difficulty=5"])
