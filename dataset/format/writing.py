@@ -10,9 +10,12 @@ import numpy as np
 
 from dataset.format.files import file_sha256, json_sha256, write_array, write_json
 from dataset.format.schema import (
+    AUGMENTATIONS_NAME,
+    IDENTIFIERS_NAME,
     MANIFEST_NAME,
     METADATA_NAME,
     RATINGS,
+    TEST_PUZZLES_NAME,
     LabelField,
     PuzzleDatasetMetadata,
     PuzzleSet,
@@ -23,6 +26,8 @@ from runtime.errors import REFUSALS, ConfigError, DatasetError
 IDS: dict[str, Any] = dict.fromkeys(("pad_id", "ignore_label_id", "blank_identifier_id"), 0)
 Fields = Mapping[str, tuple[LabelField, np.ndarray]]
 """Label fields by name: the declaration, and the values, uint8 [puzzles, seq_len, ...]."""
+_OWN_NAMES = {MANIFEST_NAME, IDENTIFIERS_NAME, TEST_PUZZLES_NAME, AUGMENTATIONS_NAME}
+_OWN_NAMES |= {"train", "test", "selection"}
 _DTYPES = {"inputs": np.uint8, "labels": np.uint8, RATINGS: np.int64}
 
 
@@ -132,8 +137,8 @@ def atomic_build(output_dir: Path) -> Iterator[Path]:
     its files. The next build removes the leftovers of killed ones.
 
     Raises:
-        DatasetError: `output_dir` is a file or a folder with something other than a data set, which
-            is left alone; or the disk fails.
+        DatasetError: `output_dir` is a file or a folder with anything but a data set, which is left
+            alone; or the disk fails.
         ConfigError: the folder is not writable.
     """
     output = Path(output_dir).resolve()
@@ -160,6 +165,10 @@ def _require_replaceable(output: Path) -> None:
         return
     if not output.is_dir():
         raise DatasetError(f"{output}: exists and is not a folder")
-    marks = (f"train/{METADATA_NAME}", f"test/{METADATA_NAME}", MANIFEST_NAME)
-    if any(output.iterdir()) and not any((output / mark).is_file() for mark in marks):
+    names = {path.name for path in output.iterdir()}
+    is_set = any((output / split / METADATA_NAME).is_file() for split in ("train", "test"))
+    if names and not is_set:
         raise DatasetError(f"{output}: exists and is not a data set; choose another folder")
+    if foreign := min(names - _OWN_NAMES, default=None):
+        problem = f"{foreign} is no part of the data set and would be deleted"
+        raise DatasetError(f"{output}: {problem}; move it, or choose another folder")

@@ -60,13 +60,32 @@ def test_atomic_build_refuses_what_is_no_data_set(tmp_path: Path):
     load_split(folder / "train")
 
 
+@pytest.mark.parametrize(
+    ("is_set", "name", "reason"),
+    [
+        (True, "train.csv", "train.csv is no part of the data set and would be deleted; move it"),
+        (False, "manifest.json", "exists and is not a data set"),
+    ],
+)
+def test_files_of_others_are_never_deleted(tmp_path: Path, is_set: bool, name: str, reason: str):
+    output = tmp_path / "set"
+    output.mkdir()
+    if is_set:
+        build(output, manifest=True)
+    (output / name).touch()
+    before = sorted(output.rglob("*"))
+    with pytest.raises(DatasetError, match=reason), atomic_build(output):
+        pytest.fail("the build was started")
+    assert sorted(output.rglob("*")) == before
+
+
 @pytest.mark.parametrize("exchange", [True, False])
 def test_an_older_set_is_replaced_once_everything_is_on_the_disk(
     tmp_path: Path, monkeypatch: Patch, exchange: bool
 ):
     output = tmp_path / "set"
     build(output)
-    (output / "old").touch()
+    (output / "train" / "old").touch()
     reader = load_split(output / "train")[1]["all"].inputs
     done: list[tuple[str, int | None]] = []
     sync, rename, swap = os.fsync, os.rename, files.exchange
@@ -94,6 +113,7 @@ def test_an_older_set_is_replaced_once_everything_is_on_the_disk(
     assert {path.stat().st_ino for path in [output, *output.rglob("*")]} <= before
     assert ("sync", tmp_path.stat().st_ino) in done[swaps[-1] :]
     assert sorted(path.name for path in output.iterdir()) == ["manifest.json", "train"]
+    assert not (output / "train" / "old").exists()
     assert list(tmp_path.iterdir()) == [output]
     np.testing.assert_array_equal(reader, CELLS)  # Old readers keep the old file.
 
