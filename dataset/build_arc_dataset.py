@@ -221,6 +221,8 @@ def _write(
     """Augment the tasks and write all files but the manifest; return more counts for it."""
 
     def test_pairs(task: Task) -> Sequence[Pair]:
+        if task.name in selected:
+            return task.test
         return task.train if options.test_pairs == "demonstration" else task.test
 
     unused = identifier = options.puzzle_identifiers_start

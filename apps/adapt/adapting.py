@@ -22,7 +22,7 @@ import numpy as np
 from apps.reports.boards import Board
 from apps.reports.terminal import as_text
 from dataset import build_arc_dataset as builder
-from dataset.arc.tasks import Source, Task, encode_canvas, parse_task, read_contents
+from dataset.arc.tasks import Source, Task, content_readers, encode_canvas, parse_task
 from dataset.dihedral import NUM_VIEWS
 from dataset.format.files import read_json, read_json_object
 from dataset.format.reading import load_metadata
@@ -197,8 +197,10 @@ def read_tasks(path: Path, answers: dict[str, Any]) -> list[Task]:
     malformed task is named and left out; `answers` then gets empty ones for it.
     """
     tasks = []
-    for name, (file, content) in read_contents(path).items():
+    for name, (file, read) in content_readers(path).items():
+        content = None
         try:
+            content = read()
             if Path(name).name != name or name == ".." or len(name.encode()) > _LONGEST_NAME:
                 raise DatasetError(f"{file}: {shown(name)} cannot be the name of a folder")
             task = parse_task(name, content, str(file), is_evaluation=True, outputs_may_lack=True)

@@ -30,7 +30,7 @@ from numpy.lib import format as npy
 
 from apps.reports.grids import ballot
 from apps.reports.page import Page
-from dataset.arc.tasks import read_contents
+from dataset.arc.tasks import content_readers
 from dataset.command_line import integer
 from dataset.format.files import read_json, read_json_object
 from evaluation.evaluators.arc import (
@@ -109,7 +109,7 @@ def run(
 
 def score_submission(path: Path, tasks_path: Path, page: Path | None = None) -> dict[str, Any]:
     """Return the scores of a submission, for the test inputs whose outputs are known."""
-    contents = {name: content for name, (_, content) in read_contents(tasks_path).items()}
+    contents = {name: read() for name, (_, read) in content_readers(tasks_path).items()}
     tasks = parse_tasks(contents, tasks_path)
     solved = tasks_path.with_name(tasks_path.name.replace("challenges", "solutions"))
     if solved != tasks_path and solved.exists():

@@ -10,8 +10,9 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,15 +96,22 @@ def read_folder(folder: str) -> Source:
     return Source(tasks, digests)
 
 
-def read_contents(path: Path) -> dict[str, tuple[Path, Any]]:
-    """Read the JSON of tasks, with the file of each, by name: of a folder and its subfolders, of a
-    file with one task, or of Kaggle's challenges.
+def content_readers(path: Path) -> dict[str, tuple[Path, Callable[[], Any]]]:
+    """Return the file of each task and a function that reads the task's JSON, by name: of a folder
+    and its subfolders, of a file with one task, or of Kaggle's challenges.
+
+    Raises:
+        DatasetError: two files have the same name, or the one file is damaged.
     """
     if path.is_dir():
-        return {file.stem: (file, read_json(file)) for file in sorted(path.glob("**/*.json"))}
+        found = dict[str, Path]()
+        for file in sorted(path.glob("**/*.json")):
+            if (first := found.setdefault(file.stem, file)) is not file:
+                raise DatasetError(f"{file}: {first} has the same name; rename or remove one")
+        return {name: (file, partial(read_json, file)) for name, file in found.items()}
     whole = read_json_object(path)
     named = {path.stem: whole} if {"train", "test"} & whole.keys() else whole
-    return {name: (path, named[name]) for name in sorted(named)}
+    return {name: (path, partial(named.get, name)) for name in sorted(named)}
 
 
 def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
@@ -208,7 +216,9 @@ def _parse_pair(pair: Any, where: str, output_may_lack: bool) -> Pair:
         if not isinstance(pair, dict) or side not in pair:
             raise DatasetError(f"{where}: {side} is missing")
     question = parse_grid(pair["input"], f"{where}: input")
-    return question, parse_grid(pair["output"], f"{where}: output") if "output" in pair else None
+    if output_may_lack and pair.get("output") is None:
+        return question, None
+    return question, parse_grid(pair["output"], f"{where}: output")
 
 
 def parse_grid(rows: Any, where: str) -> np.ndarray:

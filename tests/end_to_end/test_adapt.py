@@ -265,6 +265,20 @@ def test_malformed_tasks_are_named_and_the_others_go_on(
     assert not list((tmp_path / "out").glob("data"))
 
 
+def test_a_damaged_file_is_named_and_the_others_are_read(tmp_path: Path, capsys: Any) -> None:
+    made = task(1)
+    made["test"][0]["output"] = None
+    (tmp_path / "good.json").write_text(json.dumps(made))
+    (tmp_path / "cut.json").write_text(json.dumps(made)[:50])
+    (tmp_path / "._good.json").write_bytes(b"\0\5\x16\7\xff")
+    answers = dict[str, Any]()
+    assert [one.name for one in adapting.read_tasks(tmp_path, answers)] == ["good"]
+    assert {name: len(guesses) for name, guesses in answers.items()} == {"._good": 1, "cut": 1}
+    err = capsys.readouterr().err
+    assert err.count("left out") == 2
+    assert "cut.json: not JSON" in err
+
+
 def test_mistakes(adapt: Any, tasks: Path, tmp_path: Path) -> None:
     wrong: list[tuple[list[str], type[Exception], str]] = [
         (["adapt.what=row"], ConfigError, "adapt.what=row"),

@@ -305,6 +305,21 @@ def test_selection_tasks_give_their_demonstrations_alone_to_training(
     assert "--selection-size 100: there are only" in error_line()
 
 
+def test_selection_tasks_are_measured_on_pairs_that_are_not_trained_on(
+    arc_tasks: Path, tmp_path: Path
+) -> None:
+    flags = ("--num-aug=2", "--selection-size=1", "--test-pairs")
+    usual, other = (
+        build(arc_tasks, tmp_path / pairs, *flags, pairs) for pairs in ("test", "demonstration")
+    )
+    selected = examples_by_name(usual, "selection")
+    assert examples_by_name(other, "selection") == selected
+    (task,) = {name.split("|||")[0] for name in selected}
+    asked = [read_json(folder / "test_puzzles.json") for folder in (usual, other)]
+    assert asked[0][task] == asked[1][task]
+    assert asked[0] != asked[1]
+
+
 def test_each_split_scores_its_own_tasks(arc_tasks: Path, tmp_path: Path) -> None:
     output = build(arc_tasks, tmp_path / "out", "--num-aug", "2", "--selection-size", "1")
     tasks = {}

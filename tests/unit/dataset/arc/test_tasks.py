@@ -13,6 +13,7 @@ import pytest
 from dataset.arc.augmentation import augment_grid, parse_identifier
 from dataset.arc.tasks import (
     Task,
+    content_readers,
     encode_canvas,
     fewest_colours,
     longest_output,
@@ -149,6 +150,21 @@ def test_without_solutions_outputs_are_not_known(tmp_path: Path) -> None:
         assert tasks[1].to_json() == UNSOLVED
     with pytest.raises(DatasetError, match="output is missing"):
         parsed("b", UNSOLVED)
+
+
+def test_a_test_output_of_null_is_not_known() -> None:
+    unknown = changed("test", 0, "output")
+    assert parsed("b", unknown, outputs_may_lack=True).to_json() == UNSOLVED
+    with pytest.raises(DatasetError, match="train pair 1: output: None, expected"):
+        parsed("b", changed("train", 0, "output"), outputs_may_lack=True)
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "1.json").write_text(json.dumps(TASK))
+    with pytest.raises(DatasetError, match=r"b/1\.json: .*a/1\.json has the same name"):
+        content_readers(tmp_path)
 
 
 @pytest.mark.parametrize(
