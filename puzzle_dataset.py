@@ -495,8 +495,12 @@ def _require_agreement(
 ) -> None:
     facts = ("vocab_size", "seq_len", "pad_id", "ignore_label_id", "blank_identifier_id")
     pairs = [(name, getattr(other, name), getattr(first, name)) for name in facts]
-    if first.kind and other.kind:  # Others are of the one published kind that fits.
-        pairs.append(("kind", other.kind, first.kind))
+    if first.kind != other.kind:  # Sets without a kind are of the one published kind that fits.
+        found, expected = (
+            each.kind or only_kind_with(each.seq_len, each.vocab_size) for each in (other, first)
+        )
+        if found and expected:
+            pairs.append(("kind", found, expected))
     pairs += [(f"fields.{name}", _as_read(other)[name], _as_read(first)[name]) for name in fields]
     for name, found, expected in pairs:
         if found != expected:

@@ -310,6 +310,10 @@ def test_folders_of_different_kinds_are_refused(tmp_path: Path):
     assert joined.kind == "sudoku"
     with pytest.raises(DatasetError, match="kind is sudoku_x, but latin_square in the first data"):
         PuzzleDataset([paths["latin_square"], paths["sudoku_x"]], "train")
+    # A set without a kind is a Sudoku, because it has the size of one.
+    for names in ((None, "latin_square"), ("latin_square", None)):
+        with pytest.raises(DatasetError, match="in the first data path"):
+            PuzzleDataset([paths[name] for name in names], "train")
 
 
 def test_naming_the_kind_keeps_the_fingerprint(tmp_path: Path):
