@@ -112,9 +112,9 @@ def reason(
     """
     settings = settings or ThinkingSettings()
     size = max(1, _BATCH_SIZE // settings.chains[0])
-    for first_row in range(0, len(puzzles), size):
-        some, chains = puzzles[first_row : first_row + size], []
-        for number, steps in enumerate(_chains(model, some, device, settings, first_row)):
+    for first in range(0, len(puzzles), size):
+        some, chains = puzzles[first : first + size], []
+        for number, steps in enumerate(_chains(model, some, device, settings, first)):
             read = []
             for step, one in enumerate(steps, start=1):
                 read.append(one)
@@ -141,9 +141,11 @@ def _chains(
     puzzles: Sequence[Puzzle],
     device: torch.device,
     settings: ThinkingSettings,
-    first_row: int,
+    first: int,
 ) -> Iterator[Iterator[dict[str, np.ndarray]]]:
-    """Yield the steps of each chain, see `_read`; `first_row` is the number of the first puzzle."""
+    """Yield the steps of each chain, see `_read`. A puzzle of a data set draws the numbers of its
+    row, as in an evaluation; others are numbered from `first` on.
+    """
 
     def on_device(arrays: dict[str, np.ndarray]) -> Examples:
         return {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
@@ -152,11 +154,11 @@ def _chains(
     inputs = np.stack([puzzle.tokens for puzzle in puzzles])
     ids = np.array([puzzle.identifier for puzzle in puzzles], np.int32)
     views = views_for(settings, puzzles[0].kind, len(puzzles[0].question))
-    rows = first_row + np.arange(len(puzzles))
+    rows = np.array([one.row if one.place else n for n, one in enumerate(puzzles, first)])
     seen = seen_by_chains(views, settings.seed, rows, settings.chains[0])
     for number, own in enumerate(seen):
         arrays = {"inputs": own.boards(inputs).astype(np.int32), "puzzle_identifiers": ids}
-        steps = chain_steps(model, model, arrays, settings, number, first_row, on_device)
+        steps = chain_steps(model, model, arrays, settings, number, rows, on_device)
         yield _read(model, steps, own)
 
 

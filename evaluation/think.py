@@ -100,24 +100,27 @@ def evaluating(model: ACTLossHead, ranks: Ranks, first_row: int) -> Iterator[Non
 # The random draws of rows
 
 
-def row_keys(stream: Stream, seed: int, first_row: int, count: int, chain: int = 0) -> np.ndarray:
-    """Return the random keys of `count` rows from `first_row` on in a chain, int64 [count]."""
+Rows = int | np.ndarray
+"""The rows of a batch in their set: the number of the first one, or int64 [b], those of all."""
+
+
+def row_keys(stream: Stream, seed: int, rows: Rows, count: int, chain: int = 0) -> np.ndarray:
+    """Return the random keys of `count` rows in a chain, int64 [count]."""
+    numbers = np.asarray(rows) + (np.arange(count) if np.ndim(rows) == 0 else 0)
     # The counter of the generator advances by one for every four words.
-    first_word = first_row % 4
-    words = random_words(seed, stream, (first_row // 4, chain, 0, 0), first_word + count)
-    return (words[first_word:] >> np.uint64(32)).astype(np.int64)
+    counter, last = int(numbers.min()) // 4, int(numbers.max())
+    words = random_words(seed, stream, (counter, chain, 0, 0), last + 1 - 4 * counter)
+    return (words[numbers - 4 * counter] >> np.uint64(32)).astype(np.int64)
 
 
 def with_draws(
-    arrays: dict[str, np.ndarray], model: ACTLossHead, seed: int, first_row: int, chain: int = 0
+    arrays: dict[str, np.ndarray], model: ACTLossHead, seed: int, rows: Rows, chain: int = 0
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a batch, with the keys of its rows if the model draws random numbers.
-    The batch begins at row `first_row` of its set.
-    """
+    """Return the arrays of a batch, with the keys of its rows if the model draws random numbers."""
     if not model.model.inner.draws_numbers:
         return arrays
     count = len(arrays["inputs"])
-    return arrays | {ROW_KEYS: row_keys(Stream.ROWS, seed, first_row, count, chain)}
+    return arrays | {ROW_KEYS: row_keys(Stream.ROWS, seed, rows, count, chain)}
 
 
 # Chains
@@ -129,7 +132,7 @@ def chain_steps(
     arrays: dict[str, np.ndarray],
     settings: ThinkingSettings,
     chain: int,
-    first_row: int,
+    rows: Rows,
     on_device: Callable[[dict[str, np.ndarray]], Examples],
 ) -> Iterator[Step]:
     """Run the ACT steps of the chain with this number.
@@ -139,14 +142,13 @@ def chain_steps(
 
     Args:
         arrays: inputs, as this chain sees them, and puzzle_identifiers, on the host.
-        first_row: number of the first puzzle in its set.
         on_device: copies arrays to the device of the model.
     """
-    examples = on_device(with_draws(arrays, model, settings.seed, first_row, chain))
+    examples = on_device(with_draws(arrays, model, settings.seed, rows, chain))
     if settings.perturb != "noise" or chain == 0:
         return steps(forward, model, all_steps(model, examples))
     inputs = examples["inputs"]
-    keys = row_keys(Stream.CHAINS, settings.seed, first_row, len(inputs), chain)
+    keys = row_keys(Stream.CHAINS, settings.seed, rows, len(inputs), chain)
     keys_there, table = torch.from_numpy(keys).to(inputs.device), noise_table(inputs.device)
 
     def disturb(carry: ACTCarry) -> ACTCarry:

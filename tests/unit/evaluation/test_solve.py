@@ -13,6 +13,7 @@ from dataset.sudoku.rules import BOX_SHAPES
 from dataset.sudoku.symmetries import SudokuSymmetries
 from evaluation import chains
 from evaluation.config import ThinkingSettings
+from evaluation.puzzles import puzzles_of
 from evaluation.solve import Reasoning, StepAnswers, reason, step_by_step
 from evaluation.views import draw_views, views_for
 from models.act import ACTLossHead
@@ -214,3 +215,23 @@ def test_the_chain_that_answers_is_the_one_of_an_evaluation(
     assert {reasoning.num_chains for reasoning in found} == {3}
     # Without noise the first chain changes least.
     assert any(reasoning.chain for reasoning in found) or (select, perturb) == ("residual", "noise")
+
+
+@pytest.mark.parametrize("perturb", ["symmetry", "noise", "init"])
+def test_a_puzzle_of_a_data_set_draws_the_numbers_of_its_row(
+    make_model: Make, sudoku_data: Path, perturb: str
+) -> None:
+    sudokus = PuzzleDataset([sudoku_data], "test")
+    model = make_model(sudokus, halt_max_steps=3, techniques={"random_starts": {}})
+    settings = ThinkingSettings.model_validate({"chains": 3, "perturb": perturb, "noise": 0.8})
+    puzzles = list(puzzles_of(sudokus, SUDOKU))
+
+    def watched(some: list[Puzzle]) -> np.ndarray:
+        found = list[StepAnswers]()
+        list(reason(model, some, CPU, settings, found.append))
+        return np.stack([one.certainty for one in found], 1)
+
+    expected = watched(puzzles)
+    assert watched([puzzles[9], puzzles[3]]) == pytest.approx(expected[[9, 3]], abs=1e-4)
+    steps = [one.certainty[0] for one in step_by_step(model, puzzles[9], CPU, settings)]
+    assert np.stack(steps) == pytest.approx(expected[9, :3], abs=1e-4)

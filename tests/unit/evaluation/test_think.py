@@ -122,6 +122,8 @@ def test_keys_follow_from_the_row_and_the_chain() -> None:
     keys = row_keys(Stream.ROWS, 3, 0, 40)
     for first, count in ((5, 6), (8, 1), (39, 1)):
         assert row_keys(Stream.ROWS, 3, first, count).tolist() == keys[first:][:count].tolist()
+    some = np.array([38, 5, 6, 5])
+    assert row_keys(Stream.ROWS, 3, some, 4).tolist() == keys[some].tolist()
     others = [row_keys(Stream.ROWS, 3, 0, 40, 1), row_keys(Stream.ROWS, 4, 0, 40)]
     others += [row_keys(Stream.CHAINS, 3, 0, 40), keys]
     assert len({key for each in others for key in each.tolist()}) == 160
