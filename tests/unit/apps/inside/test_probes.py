@@ -134,6 +134,17 @@ def test_escapes_are_tried_for_wrong_answers_only(
     assert probes.escapes(EscapesConfig(name="escapes"), course) == {}
 
 
+def test_escapes_to_any_of_many_answers_count(follow: Callable[..., Course]) -> None:
+    def holds(questions: np.ndarray, boards: np.ndarray) -> list[np.ndarray]:
+        assert questions.shape == boards.shape
+        return [np.arange(len(boards)) % 2 == 0]
+
+    kind = SimpleNamespace(many_answers=True, holds=holds, views=lambda size: None)
+    course = replace(follow(), kind=cast(Any, kind))
+    found = probes.escapes(EscapesConfig(name="escapes", chains=2), course)
+    assert found["noise"].values[1::2].tolist() == [1.0, 0.0, 1.0, 0.0, 1.0]
+
+
 def test_random_starts_are_a_way_out(follow: Callable[..., Course]) -> None:
     course = follow(techniques={"random_starts": {}})
     found = probes.escapes(EscapesConfig(name="escapes", chains=1), course)
