@@ -204,6 +204,10 @@ class Recurrence(nn.Module):
             after = technique.moved(before, after, self.draws)
         return after
 
+    def replaced(self, before: Tensor, after: Tensor) -> Tensor:
+        """Return `after`, which takes the place of a latent without an update."""
+        return after
+
     def holding(self, latents: Latents, examples: Examples) -> Latents:
         """Return the latents as they are after a step that answered with the labels and fields of
         `examples`; only of models with `arch.local_updates`.

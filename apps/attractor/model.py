@@ -37,7 +37,8 @@ class AttractorInner(TRMInner):
         def update(z: Tensor) -> Tensor:
             return self.L_level(z + context, rotary)
 
-        z_L = fixed_point(update, latents["z_L"], self.L_cycles, self.config)
+        solved = fixed_point(update, latents["z_L"], self.L_cycles, self.config)
+        z_L = self.replaced(latents["z_L"], solved)
         for _ in range(self.config.last_cycles):
             z_L = self.moved(z_L, update(z_L))
         return {"z_H": self.moved(z_H, self.L_level(z_H + z_L, rotary)), "z_L": z_L}

@@ -72,8 +72,9 @@ class Recorder:
         with ExitStack() as hooks:
             hooks.enter_context(inner.register_forward_hook(self._after_step))
             if wanted & {f"{name}{_UPDATES}" for name in inner.latents}:
-                for name, own in (("recur", self._recur), ("moved", self._moved)):
-                    setattr(inner, name, own)  # Of this one model, until the block ends.
+                for name in ("recur", "moved", "replaced"):
+                    # Of this one model, until the block ends.
+                    setattr(inner, name, getattr(self, f"_{name}"))
                     hooks.callback(delattr, inner, name)
             if ATTENTION in wanted:
                 layers = [each for each in inner.modules() if isinstance(each, Attention)]
@@ -90,19 +91,23 @@ class Recorder:
             self._found[ATTENTION] = np.stack(weights)
 
     def _recur(self, latents: Latents, *more: Any) -> Latents:
-        """Follow each latent by its identity: `moved` sees values without names."""
+        """Follow each latent by its identity: `moved` and `replaced` see no names."""
         self._owners = {id(z): name for name, z in latents.items()}
         self._found |= {f"{name}{_UPDATES}": [] for name in latents}
         self._kept = [*latents.values()]  # An identity is unique only while its owner exists.
         return type(self._inner).recur(self._inner, latents, *more)
 
     def _moved(self, before: Tensor, after: Tensor) -> Tensor:
-        moved = type(self._inner).moved(self._inner, before, after)
-        name = self._owners[id(moved)] = self._owners[id(before)]
-        self._kept.append(moved)
+        name = self._owners[id(before)]
+        moved = self._replaced(before, type(self._inner).moved(self._inner, before, after))
         shape = (-1, self._inner.num_states, self._inner.hidden_size)
         self._found[f"{name}{_UPDATES}"].append(_host(moved.reshape(shape)[:1])[0])
         return moved
+
+    def _replaced(self, before: Tensor, after: Tensor) -> Tensor:
+        self._owners[id(after)] = self._owners[id(before)]
+        self._kept.append(after)
+        return after
 
     def _attended(
         self, number: int, layer: Attention, given: Any, named: Any, result: Tensor

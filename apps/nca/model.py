@@ -119,7 +119,7 @@ class NCAInner(TRMSingleInner):
 
     def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         if self.keeps_answers:  # All that a step knows of the one before.
-            latents = latents | {"z_L": latents["z_kept"]}
+            latents = latents | {"z_L": self.replaced(latents["z_L"], latents["z_kept"])}
         return super().recur(latents, injected, rotary)
 
     def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from apps.attractor.config import AttractorConfig
 from apps.dec.config import DECConfig
 from apps.inside import recording
 from apps.inside.recording import Recorder, recordable
+from apps.nca.config import NCAConfig
 from evaluation.think import all_steps, steps
 from models.act import ACTLossHead
 from models.layers import Attention
@@ -64,6 +66,21 @@ def test_states_of_digits(sudokus: PuzzleDataset) -> None:
     model = build_model(config, data_facts(sudokus.metadata, ()))
     for _, one in record(model, ["z_L", "z_L.updates"], sudokus):
         assert one["z_L"].shape == (4 * 16, 32)
+        assert np.array_equal(one["z_L.updates"][-1], one["z_L"])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        AttractorConfig(hidden_size=32, num_heads=2, L_layers=1, H_cycles=2, puzzle_emb_ndim=0),
+        NCAConfig(L_cycles=4, keeps="answers"),
+    ],
+)
+def test_a_latent_that_is_replaced_in_a_step(config: Any, sudokus: PuzzleDataset) -> None:
+    small = config.model_copy(update={"forward_dtype": "float32", "halt_max_steps": 2})
+    model = build_model(small, data_facts(sudokus.metadata, ()))
+    for _, one in record(model, ["z_L", "z_L.updates"], sudokus):
+        assert len(one["z_L.updates"]) == 4
         assert np.array_equal(one["z_L.updates"][-1], one["z_L"])
 
 
