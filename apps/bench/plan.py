@@ -33,9 +33,10 @@ WAIT, ROW = np.array([3e-6, 1e-5]), np.array([0, 1 / 440_000])
 # measured beside an H100.
 COMPILED, EAGER = 60e-6, 45e-6
 _FACT = r"(\w+)=([\d.]+)"
-# Shaped like the fields of mazes, for heads that need them.
+# Shaped like the fields of mazes and colourings, for heads and techniques that need them.
 FIELDS = {
     "actions": LabelField(num_classes=5),
+    "answers": LabelField(num_classes=7, channels=4),
     "arrivals": LabelField(num_classes=256, channels=2),
     "closer": LabelField(num_classes=16),
     "pixels": LabelField(num_classes=256, channels=3),
@@ -112,7 +113,9 @@ def describe_data(
         if missing := " ".join(f"{name}=" for name in names if facts[name] is None):
             raise DatasetError(f"{error}; or describe it: {missing}") from None
         tests, used = facts.pop("test_examples"), config.arch.fields.values()
-        fields = {name: FIELDS[name] for name in used if name in FIELDS}
+        if unknown := " and ".join(sorted({*used} - FIELDS.keys())):
+            raise DatasetError(f"{error}; it alone can tell the shape of {unknown}") from None
+        fields = {name: FIELDS[name] for name in used}
         data = PuzzleDatasetMetadata(0, 0, 0, **facts, sets=("all",), fields=fields)
     else:
         train, test = open_data(config, check_values=False, warn=say)

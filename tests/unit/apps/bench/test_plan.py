@@ -233,6 +233,18 @@ def test_facts_that_nobody_tells_are_asked_for() -> None:
         plan.describe_data(config_of("data_path=nowhere"), settings)
 
 
+@pytest.mark.parametrize("name", ["queens", "graph_colouring"])
+def test_fields_of_data_that_are_not_here(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config, settings = config_of(f"experiment={name}"), PlanSettings(gpu="h100")
+    assert Plan(config, settings, plan.accelerator(settings)).costs(8).passes[0].sum() > 0
+    others = config_of(f"experiment={name}", "arch.techniques.nearest_answer.field=mine")
+    with pytest.raises(DatasetError, match="it alone can tell the shape of mine"):
+        plan.describe_data(others, settings)
+
+
 # The command
 
 
