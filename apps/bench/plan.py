@@ -211,7 +211,8 @@ class Plan:
         size = config.eval_batch_size or config.global_batch_size
         costs = self.costs(math.ceil(size / gpus))
         act_step = seconds(costs.evaluation, self.gpu, config.compile is not False)
-        act_steps = math.ceil(self.tests / size) * config.arch.halt_max_steps * self.evaluations
+        taken = getattr(config.arch, "eval_steps", config.arch.halt_max_steps)
+        act_steps = math.ceil(self.tests / size) * taken * self.evaluations
         return {
             "training": self.steps * sum(self.step(gpus).values(), np.zeros(2)),
             "evaluations": act_steps * sum(act_step.values(), np.zeros(2)),

@@ -1,5 +1,6 @@
 """scripts/plan.py: what a run takes, beside what a run really takes."""
 
+import copy
 import functools
 import re
 from collections.abc import Callable
@@ -193,6 +194,14 @@ def test_a_network_that_is_slower_than_the_link_is_used_between_machines() -> No
     own = planned(*TRM, network=1.0)
     near, far = (own.step(gpus)["all-reduce"][0] for gpus in (8, 64))
     assert far > 1.5 * near
+
+
+def test_evaluations_take_the_steps_that_the_architecture_takes_in_them() -> None:
+    usual = planned(*TRM)
+    struck = copy.copy(usual)
+    struck.config = config_of("arch=lattice", "heads=lattice", "global_batch_size=8")
+    once, often = (each.run(1)["evaluations"] for each in (struck, usual))
+    assert often == pytest.approx(once * usual.config.arch.halt_max_steps)
 
 
 # Data
