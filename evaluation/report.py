@@ -160,10 +160,10 @@ def as_text(evaluation: Evaluation) -> str:
 def report(evaluation: Evaluation, job: Job, facts: dict[str, Any], seconds: float) -> None:
     """Write the result (`facts` first), its records and the evaluators' files, and print it. The
     names of the evaluators' files get the ending of the result's default name; if the user set
-    `output`, they get `_at_halt` with halting=q, else nothing.
+    `output`, only the parts of `Job.differs`.
     """
     config, output, sets = job.config, job.output, evaluation.sets
-    suffix = "_at_halt" if config.halting == "q" else ""
+    suffix = "".join(f"_{part}" for part in job.differs)
     if config.output is None:
         suffix = output.stem.removeprefix(f"eval_{job.trained.weights.name}")
     paths = {name: Path(name) for name in evaluation.files}

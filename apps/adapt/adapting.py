@@ -467,7 +467,9 @@ class Adapter:
         }
         job = prepare(validate(EvalConfig, asked))
         self.measure(job)
-        return job.trained.step or 0, read_json_object(folder / "arc_tasks.json")
+        files = read_json_object(job.output)["evaluators"]["arc"]["files"]
+        (votes,) = (path for path in map(Path, files) if path.name.startswith("arc_tasks"))
+        return job.trained.step or 0, read_json_object(votes)
 
 
 def joined(*details: Mapping[str, Any]) -> dict[str, Any]:

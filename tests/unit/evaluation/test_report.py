@@ -1,13 +1,15 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from evaluation.evaluators.base import Findings
 from evaluation.metrics import Estimate, SetResult
-from evaluation.report import Evaluation, as_csv, as_json, as_text, flatten, pooled
+from evaluation.report import Evaluation, as_csv, as_json, as_text, flatten, pooled, report
 
 
 def make_result(num_examples: int, count: int, **values: float) -> SetResult:
@@ -88,6 +90,18 @@ def test_a_record_leaves_empty_what_is_not_known() -> None:
 def test_files_get_names_of_their_own() -> None:
     evaluation = Evaluation({}, {"arc": ARC, "sudoku": SUDOKU})
     assert evaluation.files == {"submission.json": dict}
+
+
+def test_files_of_a_sample_do_not_replace_those_of_the_full_result(tmp_path: Path) -> None:
+    facts = {"checkpoint": "run", "weights": None, "data": ["data/test"]}
+    for name, differs in (("full", []), ("quick", ["first20", "at_halt"])):
+        output = tmp_path / f"{name}.json"
+        config = SimpleNamespace(output=str(output), halting="steps", save_records=False)
+        job = SimpleNamespace(config=config, output=output, differs=differs)
+        found = Findings({}, {}, {"submission.json": lambda name=name: [name]})
+        report(Evaluation({"all": EASY}, {"arc": found}), cast(Any, job), facts, 1.0)
+    for name, ending in (("full", ""), ("quick", "_first20_at_halt")):
+        assert json.loads((tmp_path / f"submission{ending}.json").read_text()) == [name]
 
 
 def test_text_has_a_line_for_each_set_and_each_finding() -> None:
