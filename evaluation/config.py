@@ -103,6 +103,14 @@ class ThinkingSettings(Schema):
     seed: Seed = 0
     """seed of views, starts and noise"""
 
+    def require_chains(self) -> None:
+        """Raise ValueError if `perturb` or `noise` is set, but changes no chain."""
+        usual = {name: field.default for name, field in ThinkingSettings.model_fields.items()}
+        if self.noise != usual["noise"] and self.perturb != "noise":
+            raise ValueError("noise has no effect without perturb=noise")
+        if self.perturb != usual["perturb"] and max(self.chains) == 1:
+            raise ValueError("perturb has no effect on a single chain; set chains=N")
+
     def require_model(self, arch: RecurrenceConfig, *, halts: bool, name: object) -> None:
         """Raise ConfigError if all chains of a model would start alike, or if it has no head to
         choose one of them.
@@ -152,6 +160,7 @@ class EvalSearchSettings(SearchSettings):
 
 
 _UNREAD_BY_PROBES = ("halting", "save_outputs", "evaluators", "save_records", "chains", "search")
+_UNREAD_BY_PROBES += ("select", "perturb", "noise")
 
 
 class EvalConfig(ThinkingSettings, MachineSettings):
@@ -220,6 +229,7 @@ class EvalConfig(ThinkingSettings, MachineSettings):
         for name, where in [(n, where) for is_so, ns, where in unread if is_so for n in ns]:
             if (value := getattr(self, name)) and value != type(self).model_fields[name].default:
                 raise ValueError(f"{name} has no effect {where}")
+        self.require_chains()
         return self
 
     @property
@@ -293,4 +303,5 @@ class SolveConfig(ThinkingSettings, PluginSettings):
                     f"{name}={values}: a puzzle gets one answer; choose one of them (evaluate.py "
                     "compares several)"
                 )
+        self.require_chains()
         return self

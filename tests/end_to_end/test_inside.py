@@ -117,6 +117,8 @@ def test_courses_on_a_gpu_take_its_memory(monkeypatch: pytest.MonkeyPatch) -> No
         ("probes=[fate,{name:fate,tolerance:0.1}]", "name each probe once"),
         ("probes=[fate] steps=[4,8]", "for one number of steps"),
         ("probes=[fate] chains=4", "chains has no effect with probes"),
+        ("probes=[escapes] steps=4 noise=0.5", "noise has no effect with probes"),
+        ("probes=[escapes] steps=4 select=majority", "select has no effect with probes"),
         ("probes=[fate] save_records=true", "save_records has no effect with probes"),
         ("probes=[lyapunov] arch_overrides.forward_dtype=bfloat16", "bfloat16 rounds away"),
     ],

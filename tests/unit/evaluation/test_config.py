@@ -38,6 +38,8 @@ def test_several_folders_come_before_one() -> None:
         ("select=majority", ["select has no effect without steps or chains"]),
         ("perturb=noise", ["perturb has no effect without steps"]),
         ("noise=0.5", ["noise has no effect without steps"]),
+        ("chains=8 noise=0.5", ["noise has no effect without perturb=noise"]),
+        ("steps=16 perturb=noise", ["perturb has no effect on a single chain; set chains=N"]),
         ("search.chains=4 steps=8", ["search.chains excludes steps and chains"]),
         ("search.chains=4 global_batch_size=4", ["global_batch_size has no effect with search"]),
         ("search.chains=4 arch_overrides.halt_max_steps=4", ["use search.rounds=N"]),
@@ -109,6 +111,8 @@ def test_saved_settings_keep_their_former_names() -> None:
         ({"data_path": "d"}, "count=N"),
         ({"chains": [1, 8]}, r"chains=\[1, 8\]: a puzzle gets one answer"),
         ({"depth": [2, 4]}, r"steps=\[2, 4\]: a puzzle gets one answer"),
+        ({"chains": 8, "noise": 0.5}, "noise has no effect without perturb=noise"),
+        ({"perturb": "noise"}, "perturb has no effect on a single chain"),
     ],
 )
 def test_puzzles_have_one_source_and_one_answer(settings: dict[str, Any], told: str) -> None:
