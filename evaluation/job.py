@@ -124,9 +124,9 @@ def global_batch_size(
     """Return the batch size, a multiple of the number of ranks.
 
     It is `global_batch_size` if set. Otherwise it is the run's, or `fits` rows on each rank if that
-    is more, but no more rows than the largest set has. With halting=q it is at most a sixteenth of
-    the set, or 32 rows if that is more: at the end of the set slots stay empty until the last row
-    has halted.
+    is more, but no more rows than are measured of the largest set. With halting=q it is at most a
+    sixteenth of these, or 32 rows if that is more: at the end of the set slots stay empty until the
+    last row has halted.
 
     Raises:
         ConfigError: `global_batch_size` is not a multiple of the ranks.
@@ -134,6 +134,7 @@ def global_batch_size(
     size = config.global_batch_size
     if size is None:
         largest = max((arrays.num_examples for arrays in dataset.sets.values()), default=1)
+        largest = min(largest, config.max_examples or largest)
         if config.halting == "q":
             largest = min(largest, max(32, largest // 16))
         size = min(max(trained.run.global_batch_size, fits * world_size), max(1, largest))

@@ -215,6 +215,7 @@ def test_two_ranks_give_the_result_of_one(
     [
         # The batch by (ranks, rows that fit on each): at least the run's, at most `num_rows`.
         ({}, 32, {(1, 0): 4, (3, 0): 6, (8, 0): 8, (2, 8): 16, (2, 100): 32}),
+        ({"max_examples": 3}, 32, {(1, 0): 3, (2, 100): 4}),
         # With early halting there are few slots for many rows.
         ({"halting": "q"}, 1000, {(1, 0): 4, (1, 500): 62, (4, 500): 64}),
         ({"halting": "q"}, 100, {(1, 500): 32}),
