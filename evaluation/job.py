@@ -11,6 +11,7 @@ from pathlib import Path
 from dataset.kinds.base import Views, known_kind
 from evaluation.config import EvalConfig, EvalSearchSettings
 from evaluation.evaluators.base import Evaluator, build_evaluators
+from evaluation.probes import ProbeConfig
 from evaluation.views import views_for
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
@@ -163,7 +164,7 @@ def what_differs(config: EvalConfig, trained: TrainedModel, dataset: PuzzleDatas
         (config.split, config.split != "test"),
         ("at_halt", config.halting == "q"),
         ("thinking", config.thinks_longer and not config.probes),
-        ("-".join(["inside", *(probe.name for probe in config.probes)]), bool(config.probes)),
+        ("-".join(["inside", *map(_named, config.probes)]), bool(config.probes)),
         (f"depth{_joined(config.steps or [])}", config.steps is not None),
         (f"breadth{_joined(config.chains)}", has_chains),
         (perturb, has_chains),
@@ -176,6 +177,12 @@ def what_differs(config: EvalConfig, trained: TrainedModel, dataset: PuzzleDatas
         names = {"backtrack", "caution", "control", "checks"}
         parts += _values_that_differ(config.search, EvalSearchSettings(), names)
     return [part for part, is_so in parts if is_so]
+
+
+def _named(probe: ProbeConfig) -> str:
+    """Return the name of a probe and its changed settings."""
+    changed = probe.model_dump(exclude={"name"}, exclude_defaults=True)
+    return "-".join([probe.name, *(f"{name}-{value}" for name, value in changed.items())])
 
 
 def _joined(numbers: Sequence[int]) -> str:

@@ -113,6 +113,7 @@ def test_longer_thinking_has_a_table_and_a_json(
         (["weights=last", "arch_overrides.halt_max_steps=7"], "halt_max_steps-7"),
         (["arch_overrides.attention=math", "seed=3"], "attention-math_seed3"),
         (["evaluators=[sudoku]", "halting=q"], "at_halt_evaluators-sudoku"),
+        (["probes=[path,{name:escapes,chains:16}]"], "inside-path-escapes-chains-16"),
         # The same as in the run's own evaluations.
         (["max_examples=10", "arch_overrides.halt_max_steps=3", "evaluators=[]"], ""),
         (["data_path=OWN", "save_records=true"], ""),
