@@ -5,8 +5,8 @@ cropped to their grids, and the augmentation is undone. The input tells which te
 was augmented, and the answer is a vote for it. Equal answers add up; the grids of a test input are
 ranked by (votes, mean of sigmoid(q_halt)), both descending.
 
-Tallies hold only integers and are merged by addition, so that neither the order of rows nor the
-number of ranks changes a bit of any result.
+Tallies hold only integers and names, and are merged by addition, so that neither the order of rows
+nor the number of ranks changes a bit of any result.
 """
 
 import math
@@ -126,6 +126,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.num_predictions = 0
+        self.tasks = set[str]()  # Those of all rows.
         self.num_unmatched = 0  # Rows without a vote: their input is no test input of the task.
         self._votes: dict[tuple[str, bytes], Counter[bytes]] = defaultdict(Counter)
         self._q_sums: dict[tuple[str, bytes], Counter[bytes]] = defaultdict(Counter)
@@ -145,6 +146,7 @@ class Tally:
         grids = crop_grids(rows["inputs"]), crop_grids(rows["preds"])
         for identifier, question, answer, q_logit in zip(identifiers, *grids, logits, strict=True):
             task, view, colours = names[identifier]
+            self.tasks.add(task)
             input_key = grid_key(undo_grid(question, view, colours))
             if all(pair.input_key != input_key for pair in tasks.get(task, ())):
                 self.num_unmatched += 1
@@ -175,6 +177,7 @@ class Tally:
     def merge(self, other: "Tally") -> None:
         """Add the votes of other rows."""
         self.num_predictions += other.num_predictions
+        self.tasks |= other.tasks
         self.num_unmatched += other.num_unmatched
         for place in other._votes:
             self._votes[place].update(other._votes[place])
@@ -289,7 +292,8 @@ class ArcEvaluator:
     """Scores ARC tasks as described at the top of this file.
 
     It reads identifiers.json and test_puzzles.json of each folder. A task that is in several
-    folders, with the same test pairs, is one task: its votes add up.
+    folders, with the same test pairs, is one task: its votes add up. A sample of the rows scores
+    only their tasks.
     """
 
     def __init__(self, config: EvaluatorConfig, dataset: PuzzleDataset) -> None:
@@ -302,6 +306,7 @@ class ArcEvaluator:
                 if self._tasks.setdefault(task, pairs) != pairs:
                     clash = f"{path}: task {task!r} has other test pairs in another data path"
                     raise DatasetError(f"{clash}: evaluate the folders one by one")
+        self._num_rows = sum(arrays.num_examples for arrays in dataset.sets.values())
         self._names = PuzzleNames(names, dataset.split_dirs[0].parent / IDENTIFIERS_NAME)
         used = [np.unique(arrays.puzzle_identifiers) for arrays in dataset.sets.values()]
         # Raises an error if a name cannot be parsed.
@@ -321,10 +326,12 @@ class ArcEvaluator:
         tasks, tally = self._tasks, Tally()
         for part in gather(self._tally):
             tally.merge(part)
+        if 0 < tally.num_predictions < self._num_rows:  # A sample: only tasks that have a row.
+            tasks = {name: pairs for name, pairs in tasks.items() if name in tally.tasks}
         metrics, number = score(tasks, tally)
         details = {
             **{name: asdict(arc_interval(share, number)) for name, share in metrics.items()},
-            "num_tasks": len(tasks),
+            "num_tasks": len(self._tasks),
             "num_scored_tasks": number,
             "num_predictions": tally.num_predictions,
             "num_unmatched_predictions": tally.num_unmatched,
@@ -335,6 +342,8 @@ class ArcEvaluator:
             ],
         }
         metrics["unmatched_predictions"] = float(tally.num_unmatched)
-        made = {"submission.json": submission, "arc_tasks.json": task_details}
-        files = {name: partial(make, tasks, tally) for name, make in made.items()}
+        files = {
+            "submission.json": partial(submission, self._tasks, tally),
+            "arc_tasks.json": partial(task_details, tasks, tally),
+        }
         return Findings(metrics, details, files)

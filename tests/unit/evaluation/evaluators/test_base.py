@@ -74,6 +74,20 @@ def test_perfect_answers_solve_every_task(arc_data: Path) -> None:
     assert votes["two"][1]["grids"][0]["grid"] == tasks["two"]["test"][1]["output"]
 
 
+def test_a_sample_scores_only_the_tasks_of_its_rows(arc_data: Path) -> None:
+    dataset = PuzzleDataset([arc_data], "test")
+    (evaluator,) = build_evaluators(["arc"], dataset).values()
+    rows = vars(all_rows(dataset)).values()
+    # The rows are four of "one", and then one of the first of two test inputs of "two".
+    for number, share, scored in ((1, 1.0, ["one"]), (5, 0.75, ["one", "two"])):
+        found = measure(evaluator, AnsweredRows(*(values[:number] for values in rows)))
+        assert found.metrics["pass@2"] == share
+        assert found.details["num_scored_tasks"] == len(scored)
+        assert found.details["tasks_without_votes"] == []
+        assert list(found.files["arc_tasks.json"]()) == scored
+        assert list(found.files["submission.json"]()) == ["one", "two", "open"]
+
+
 def test_identifiers_of_a_second_folder_are_shifted(arc_data: Path, own_arc: Path) -> None:
     # The first folder has one more name, so a wrong shift would give identifiers of the second
     # folder another augmentation.
