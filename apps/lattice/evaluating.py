@@ -61,7 +61,8 @@ def search(
     if settings.control:
         torch.manual_seed(config.seed)
         untrained = build_model(arch, job.facts).to(ranks.device)
-        searchers["untrained"] = (prepared(untrained), untrained, settings.control)
+        number = min(settings.control, config.max_examples or settings.control)
+        searchers["untrained"] = (prepared(untrained), untrained, number)
     ledger = Ledger(beside(job.output, "_search"), search_key(job, arch), ranks)
     scores, by_model = list[SearchScores](), dict[str, list[SearchResult]]()
     for who, (step, searched, number) in searchers.items():

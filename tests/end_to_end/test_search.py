@@ -61,6 +61,11 @@ def test_a_search_keeps_a_line_for_each_puzzle(lattice_run: Path, tmp_path: Path
     found = answers["sets"].get("all", {"failures": {"surest": [], "most_wrong": []}})["failures"]
     assert sorted(one["index"] for one in found["most_wrong"]) == wrong
     assert found["surest"] == []
+    # The control searches no more puzzles than the model.
+    sample = tmp_path / "sample.json"
+    evaluate.main([f"checkpoint={lattice_run}", *SEARCH, "max_examples=3", f"output={sample}"])
+    searchers = json.loads(sample.read_bytes())["searchers"]
+    assert [one["num_puzzles"] for one in searchers] == [3, 3]
 
 
 def test_what_a_chain_did_is_told(lattice_run: Path, capsys: Any) -> None:
