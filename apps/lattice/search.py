@@ -294,9 +294,9 @@ class Search:
         words = random_words(self._seed, Stream.SEARCH, counter, checks * (1 + len(answer)))
         drawn = (words >> np.uint64(40)).reshape(checks, 1 + len(answer)) * 2.0**-24
         masks = drawn[:, 1:] < _MOST_HIDDEN * drawn[:, :1]
+        found.calls += checks  # Also those after a fall: how many run depends on `at_once`.
         for first in range(0, checks, self.rows):
             hidden = np.resize(masks[first : first + self.rows], inputs.shape)
-            found.calls += min(self.rows, checks - first)
             candidates = np.where(hidden[..., None], is_open, answer)
             offered = self._ranks.on_device(self._shown(inputs, candidates, bound))
             ((_, carry),) = steps(self._forward, self._model, [Offer(offered)])
