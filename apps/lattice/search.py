@@ -101,8 +101,8 @@ class Chain:
 
     Attributes:
         begins_with: bool [S, V], the candidates when the chain begins or begins again.
-        caution: its initial caution plus its restarts. A restart without a guess left means that a
-            right candidate was struck, so higher caution strikes less.
+        caution: its initial caution plus its restarts without a guess left. Those mean that a right
+            candidate was struck, so higher caution strikes less.
     """
 
     def __init__(self, candidates: np.ndarray, *, backtracks: bool, caution: int = 0) -> None:
@@ -118,11 +118,13 @@ class Chain:
         taken_back = -1
         if verdict == CONTRADICTION:
             self.begins_with = self._first
-            if self._guesses:
+            if not self._guesses:
+                self.caution += 1
+            elif self._backtracks:
                 taken_back, self.begins_with = self._guesses.pop()
             else:
-                self.caution += 1
-        elif guessed >= 0 and self._backtracks:
+                self._guesses.clear()
+        elif guessed >= 0:
             others = after.copy()
             others[guessed] = before[guessed] & ~after[guessed]
             self._guesses.append((guessed, others))

@@ -156,6 +156,17 @@ def test_a_chain_takes_back_its_guesses_and_then_restarts() -> None:
         assert np.array_equal(chain.begins_with, left)
 
 
+def test_a_restart_after_a_guess_does_not_mean_that_too_much_was_struck() -> None:
+    first = np.ones((2, 3), bool)
+    chain = Chain(first, backtracks=False)
+    for guessed, caution in ((0, 0), (-1, 1), (1, 1)):
+        if guessed >= 0:
+            assert chain.follow(first, first, guessed, 0) == -1
+        assert chain.follow(first, first, -1, CONTRADICTION) == -1
+        assert chain.caution == caution
+        assert np.array_equal(chain.begins_with, first)
+
+
 def test_each_restart_strikes_less(ranks: Ranks, puzzles: Batch) -> None:
     row = next(row for row in range(12) if (puzzles.inputs[row] == 1).sum() > 8)
     cell = int((puzzles.inputs[row] == 1).argmax())
