@@ -1,8 +1,8 @@
-"""Count the floating point operations of a model's linear layers for one example.
+"""Count the floating point operations of a model's linear layers and convolutions for one example.
 
 Nothing is computed: the model is on the `meta` device. A multiply-add is 2 operations. Products of
-two matrices are counted as torch runs them, forward and backward; those of attention are not,
-because they multiply batches of matrices.
+two matrices and convolutions are counted as torch runs them, forward and backward; those of
+attention are not, because they multiply batches of matrices.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,9 @@ from models.architectures import ArchConfig
 from models.config import DataFacts
 from models.registry import build_model
 from models.technique import Depth
+
+aten = torch.ops.aten
+_COUNTED = (aten.mm, aten.addmm, aten.convolution, aten.convolution_backward)
 
 
 def train_step_flop(arch: ArchConfig, facts: DataFacts, depth: Depth | None = None) -> int:
@@ -63,4 +66,4 @@ class _Counter:
         with torch.device("meta"), FlopCounterMode(display=False) as counter:
             run(self.model, self.model.initial_carry(self._examples), self._examples)
         counts = counter.get_flop_counts()["Global"]
-        return counts.get(torch.ops.aten.mm, 0) + counts.get(torch.ops.aten.addmm, 0)
+        return sum(counts.get(operation, 0) for operation in _COUNTED)

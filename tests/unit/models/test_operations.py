@@ -1,8 +1,10 @@
 """The counted operations equal a count by hand."""
 
+import torch
+
 from models.config import DataFacts
 from models.hrm.config import HRMConfig
-from models.operations import act_step_flop, train_step_flop
+from models.operations import _Counter, act_step_flop, train_step_flop
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 
@@ -43,3 +45,16 @@ def test_mixer_and_auxiliary_heads_are_counted_as_by_hand() -> None:
     # Confidence, moves and pixels in each cell; halt in place of Q.
     more = 3 * 2 * 81 * 128 * (1 + 5 + 256 * 3)
     assert train_step_flop(arch, facts) - plain == more
+
+
+def test_convolutions_are_counted_as_by_hand() -> None:
+    x, weight = torch.zeros(2, 3, 5, 5, device="meta"), torch.zeros(4, 3, 3, 3, device="meta")
+    x.requires_grad_()
+    weight.requires_grad_()
+
+    def forward_and_backward(*_: object) -> None:
+        torch.nn.functional.conv2d(x, weight, padding=1).sum().backward()
+
+    # Two images of 25 cells with 9 neighbours; backward for the input and the weights.
+    by_hand = 2 * 2 * 25 * 9 * 3 * 4
+    assert _Counter(HRMConfig(), SUDOKU).count(forward_and_backward) == 3 * by_hand

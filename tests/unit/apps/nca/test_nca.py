@@ -9,6 +9,7 @@ from torch import Tensor
 
 from apps.nca.config import NCAConfig
 from models.config import DataFacts
+from models.operations import act_step_flop, train_step_flop
 from tests.unit.models.tiny import shaken
 
 SMALL: Any = {"hidden_size": 8, "num_heads": 2, "L_cycles": 3, "halt_max_steps": 3}
@@ -87,3 +88,10 @@ def test_an_unchanged_cell_without_an_answer_is_kept_as_the_start() -> None:
     assert codes.any(-1).tolist() == [False, True, True]
     start = inner.reset_carry(torch.ones(1).bool(), {"z_kept": codes[None]})["z_kept"][0]
     assert not start.any()
+
+
+def test_the_sums_over_neighbours_are_among_the_operations() -> None:
+    facts = DataFacts(6, 25, 1, kind="maze")
+    sums = 5 * 2 * 25 * 9 * 32 * 32  # Five updates of 25 cells.
+    assert act_step_flop(NCAConfig(), facts) > sums
+    assert train_step_flop(NCAConfig(), facts) > 3 * sums
