@@ -305,11 +305,12 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return narrowed(out, x.dtype)
 
 
-def require_backend(backend: str, device: torch.device) -> None:
+def require_backend(backend: str, device: torch.device, dtype: str = "bfloat16") -> None:
     """Import the package of `backend` if it needs one. Call this before `attend`.
 
     Raises:
-        ConfigError: the package is missing, or `device` is not a CUDA device.
+        ConfigError: the package is missing, `device` is not a CUDA device, or the kernel does not
+            compute in `dtype`.
     """
     if backend not in _FLASH_ATTENTION:
         return
@@ -324,6 +325,9 @@ def require_backend(backend: str, device: torch.device) -> None:
         ) from None
     if device.type != "cuda":
         raise ConfigError(f"{asked}, but this run is on {device.type}; use {_AUTO_SETTING}")
+    if dtype not in ("bfloat16", "float16"):
+        wrong = f"arch.attention={backend} does not compute in arch.forward_dtype={dtype}"
+        raise ConfigError(f"{wrong}; use bfloat16, or {_AUTO_SETTING}")
 
 
 def attend(

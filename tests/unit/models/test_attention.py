@@ -117,6 +117,9 @@ def test_flash_attention_is_called_in_its_own_layout(
     require_backend(backend, CUDA)
     with pytest.raises(ValueError, match="CUDA"):
         require_backend(backend, CPU)
+    for dtype in ("float32", "float64"):
+        with pytest.raises(ValueError, match=f"not compute in arch.forward_dtype={dtype}; use"):
+            require_backend(backend, CUDA, dtype)
     q, k, v = random_qkv(5, 3)
     torch.testing.assert_close(attend(q, k, v, backend), slow_attention(q, k, v))
 
