@@ -159,7 +159,7 @@ def influence_on(course: Course, row: int, step: int, size: float) -> np.ndarray
 def escapes(config: EscapesConfig, course: Course) -> Columns:
     """Give puzzles with a wrong answer further tries: with noise after each step, from other random
     starts, and in other views, as far as the model and the puzzles have them. Return the share of
-    tries that end right, and whether any does. Noise and starts depend on the batch, too.
+    tries that end right, and whether any does.
     """
     wrong = ~_host(course.right_after[-1]).astype(bool)
     columns = Columns()
@@ -198,7 +198,7 @@ def _tries(
         # The first chain is the course itself.
         for chain, seen in list(enumerate(seen_by_chains(views, course.seed, numbers, tries)))[1:]:
             arrays = {"inputs": seen.boards(inputs), "puzzle_identifiers": ids}
-            given = (arrays, settings, chain, course.first_row, course.ranks.on_device)
+            given = (arrays, settings, chain, numbers, course.ranks.on_device)
             *_, (_, carry) = chain_steps(course.model, course.model, *given)
             tokens = course.answer(model.answer_of(carry), carry.examples).argmax(-1)
             answers = seen.tokens(_host(tokens).astype(np.int32))

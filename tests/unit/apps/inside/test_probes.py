@@ -130,6 +130,10 @@ def test_escapes_are_tried_for_wrong_answers_only(
     assert set(found) == {"noise", "noise_any", "symmetry", "symmetry_any"}
     for column in found.values():
         assert np.isnan(column.values).tolist() == [row == 4 for row in range(10)]
+    monkeypatch.setitem(course.__dict__, "right_after", torch.zeros(6, 10, dtype=torch.bool))
+    of_all = probes.escapes(EscapesConfig(name="escapes", chains=2), course)
+    for name, column in found.items():  # Noise depends on the row alone.
+        assert np.delete(of_all[name].values, 4).tolist() == np.delete(column.values, 4).tolist()
     monkeypatch.setitem(course.__dict__, "right_after", torch.ones(6, 10, dtype=torch.bool))
     assert probes.escapes(EscapesConfig(name="escapes"), course) == {}
 
