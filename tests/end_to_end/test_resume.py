@@ -11,6 +11,8 @@ from evaluation import measure
 from models.registry import build_model
 from runtime import device
 from runtime.errors import CheckpointError
+from training.checkpoint.store import EMA, MODEL
+from training.checkpoint.tensors import load_tensors
 
 EXACT, VOTED = "eval/exact_accuracy", "eval/arc/pass@2"
 EXPLORES = "arch.halt_exploration_prob=0.5"
@@ -225,10 +227,20 @@ def test_another_batch_size_or_number_of_threads_is_reported(
     assert "resumed not bit for bit (num_threads: 1 -> 2)" in capsys.readouterr().out
     run("max_steps=5", "micro_batch_size=4")
     assert "micro_batch_size: None -> 4" in capsys.readouterr().out
-    # The new average starts at the current weights.
     changed = run("global_batch_size=4", "ema=true", "resume_changed=true")
     assert "the saved carry belongs to another batch size" in capsys.readouterr().out
     assert changed.steps[-1] > 16
+
+
+def test_a_new_average_starts_at_the_saved_weights(run: Any) -> None:
+    run("max_steps=3")
+    more = ("ema=true", "ema_rate=0.5", "keep_last=2", "resume_changed=true")
+    files = run("max_steps=4", *more)
+    old, new = (load_tensors(files.folder / f"step_{step}/{MODEL}") for step in (3, 4))
+    average = load_tensors(files.folder / f"step_4/{EMA}")
+    assert average
+    for name, value in average.items():
+        torch.testing.assert_close(value, (old[name] + new[name]) / 2)
 
 
 def test_other_seeds_give_other_weights(run: Any) -> None:

@@ -12,7 +12,14 @@ from dataset import build_puzzle_dataset
 from dataset.kinds.queens import QUEENS
 from dataset.kinds.sudoku import SUDOKU
 from evaluation import chains
-from evaluation.chains import ChainResult, ChainScores, answers_of, chosen, think_longer
+from evaluation.chains import (
+    ChainResult,
+    ChainScores,
+    answers_of,
+    chosen,
+    residual_of,
+    think_longer,
+)
 from evaluation.config import ThinkingSettings
 from evaluation.measure import evaluate
 from evaluation.views import views_for
@@ -243,3 +250,8 @@ def test_the_same_seed_gives_the_same_scores_and_few_chains_are_the_first_of_man
     think(model, size=4, steps=[1, 3], perturb=perturb, chains=3)
     small = np.concatenate([one.q_halt for one in judged[::2]], axis=-1)[..., :10]
     np.testing.assert_allclose(small, same.q_halt, rtol=1e-5, atol=1e-5)
+
+
+def test_a_residual_is_a_share_of_the_later_state() -> None:
+    before, after = torch.tensor([[[3.0, 0.0]]]), torch.tensor([[[3.0, 4.0]]])
+    assert residual_of(before, after).tolist() == pytest.approx([0.8])

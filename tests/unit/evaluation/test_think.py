@@ -9,9 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from evaluation.config import Halting
+from evaluation.config import Halting, ThinkingSettings
 from evaluation.measure import evaluate
-from evaluation.think import all_steps, answered_batches, evaluating, row_keys, steps, with_draws
+from evaluation.think import (
+    all_steps,
+    answered_batches,
+    chain_steps,
+    evaluating,
+    row_keys,
+    steps,
+    with_draws,
+)
 from models.act import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks
@@ -162,3 +170,25 @@ def test_the_halting_step_is_measured(model: ACTLossHead, tasks: PuzzleDataset) 
     _, when = at_halt(model, tasks, 5)
     assert early.records["all"]["steps"].tolist() == when.tolist()
     assert early.sets["all"].metrics["steps"].value == when.float().mean()
+
+
+@torch.no_grad()
+def test_noise_has_its_width_and_is_fresh_after_each_step(
+    model: ACTLossHead, tasks: PuzzleDataset
+) -> None:
+    _, batch, *_ = next(iter(EvalBatches(tasks, global_batch_size=5)))
+    asked = {"chains": [2], "perturb": "noise", "noise": 0.5}
+    settings, before, after = ThinkingSettings.model_validate(asked), [], []
+
+    def forward(carry: Any, *rest: Any, **how: Any) -> Any:
+        before.append(carry.inner["z_H"])
+        output = model(carry, *rest, **how)
+        after.append(output.carry.inner["z_H"])
+        return output
+
+    on_device = Ranks("cpu").on_device
+    list(chain_steps(forward, model, batch.arrays(), settings, 1, 0, on_device))
+    first, second = (later - earlier for earlier, later in zip(after[:2], before[1:3], strict=True))
+    assert first.std().item() == pytest.approx(0.5, rel=0.1)
+    assert second.std().item() == pytest.approx(0.5, rel=0.1)
+    assert not torch.allclose(first, second)

@@ -278,3 +278,19 @@ def test_without_a_fault_skip_changes_no_bit(learner_of: Callable[..., Learner])
     pairs = zip(*(each.learner.metrics.drain() for each in (steps, other)), strict=True)
     for own, expected in pairs:
         assert own == expected | {"train/nonfinite": 0.0}
+
+
+def test_the_gradient_is_that_of_the_mean_over_the_batch(
+    learner_of: Callable[..., Learner],
+) -> None:
+    learner = learner_of()
+    bias, forward = learner.model.get_parameter("model.inner.q_head.bias"), learner.forward
+
+    def known(*given: Any) -> Any:
+        output = forward(*given)
+        return output._replace(loss=bias.sum() * 8 + output.loss * 0)
+
+    learner.forward = known
+    Steps(learner).make()  # Of 8 rows.
+    assert bias.grad is not None
+    assert bias.grad.tolist() == [1.0, 1.0]

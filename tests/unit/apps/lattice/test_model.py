@@ -156,6 +156,22 @@ def test_only_guided_rows_follow_the_solution() -> None:
     assert not torch.equal(alone[:32], right[:32])
 
 
+def test_a_slot_is_guided_by_its_own_puzzle() -> None:
+    model = model_of(views="none", strike_below=0.0, halt_max_steps=9).train()
+    examples, rows = sudoku_examples(rows=64), torch.arange(64)
+    told = exploring(rows=64) | {"guided": torch.ones(64, 1, dtype=torch.bool)}
+    carry = model(model.initial_carry(examples), examples, told).carry
+    carry.halted[:] = False
+    offered = {name: value.flip(0) for name, value in examples.items()}
+    found = model(carry, offered, told).carry.inner
+    cell = found["z_guess"].long()
+    guessed = cell >= 0
+    assert guessed.any()
+    token = found["z_next"][rows, cell].int().argmax(-1)
+    solution = examples["labels"][rows, cell].long()
+    assert torch.equal(token[guessed], solution[guessed])
+
+
 def test_where_the_solution_is_gone_only_the_contradiction_is_learned() -> None:
     model = model_of(learn_after_mistakes=False, views="none").train()
     examples = sudoku_examples()

@@ -225,6 +225,43 @@ def test_what_a_check_hides_does_not_depend_on_the_batch(
         seen.append(np.concatenate(shown)[:20])
         shown.clear()
     assert np.array_equal(*seen)
+    # It would be 0.7 if what is hidden were shown.
+    assert (seen[0].sum(-1) > 1).mean() == pytest.approx(0.3, abs=0.2)
+
+
+def test_an_answer_in_which_a_contradiction_is_seen_falls(ranks: Ranks, puzzles: Batch) -> None:
+    beginner, sees = Beginner(), []
+
+    def reading(states: Tensor, examples: Any) -> dict[str, Tensor]:
+        said = torch.full((len(states),), sees[-1])
+        return beginner.read(states, examples) | {"contradiction_logits": said}
+
+    beginner.inner.read = reading
+    answer = np.eye(6, dtype=bool)[puzzles.labels[0]]
+    for said in (NO, YES):
+        sees.append(said)
+        stands = searching(ranks, beginner, checks=2)._stands(answer, SearchResult(0), 0)
+        assert stands is (said == NO)
+
+
+@pytest.mark.parametrize("views", ["none", "dihedral"])
+def test_the_answer_at_once_is_in_the_puzzles_own_view(
+    ranks: Ranks, puzzles: Batch, views: str
+) -> None:
+    beginner = Beginner(views)
+
+    def copying(states: Tensor, examples: Any) -> dict[str, Tensor]:
+        assert beginner.shown is not None
+        if len(states) < len(beginner.shown):
+            cells = examples["inputs"].long()
+            return {"logits": torch.nn.functional.one_hot(cells, 6).float()}
+        return beginner.read(states, examples)
+
+    beginner.inner.read = copying
+    found = list(searching(ranks, beginner)(enumerate(puzzles.inputs)))
+    assert len(found) == len(puzzles.inputs)
+    for one in found:
+        assert np.array_equal(one.at_once, puzzles.inputs[one.row])
 
 
 def test_a_chain_goes_on_after_an_answer_that_falls(

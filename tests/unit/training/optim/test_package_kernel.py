@@ -63,7 +63,7 @@ def test_it_steps_clips_averages_and_skips_as_ours() -> None:
             if skip:
                 bucket.flat.fill_(torch.nan)
             norms = torch.stack([part.norm() for part in bucket.group_slices])
-            update(norms, skip, 1.0)
+            update(norms, skip, (step + 1) / 5)
         state = [s for p in model.parameters() for s in optimizer.state[p].values()]
         results.append([*model.parameters(), *state, *average.tensors().values()])
     assert {value.item() for value in results[0] if value.ndim == 0} == {3}
