@@ -72,6 +72,9 @@ def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
     jobs = _jobs_to_validate(plan)
     lines = [job.overrides for job in jobs]
     settings = load_configs(program.schema, program.config_name, plan.flags, lines)
+    is_study = isinstance(plan.sweeper, OptunaConfig)
+    if is_study and any(getattr(config, "max_time", None) for config in settings):
+        raise ConfigError("max_time: Optuna would start a stopped trial again; set epochs= instead")
     inputs = [program.require(config, plan.launcher.ranks) for config in settings]
     sweep = _Sweep(program, plan, jobs, settings, inputs, say)
     say(f"sweep folder: {sweep.folder}")

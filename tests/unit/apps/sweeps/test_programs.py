@@ -9,6 +9,7 @@ import pytest
 
 from apps.sweeps.jobs import expand
 from apps.sweeps.programs import EVALUATION, TRAINING, Program, plan_of
+from apps.sweeps.run import sweep_trainings
 from apps.sweeps.table import WRITERS, Row, lines_of, over_seeds, write_table
 from evaluation.config import EvalConfig
 from runtime.errors import ConfigError
@@ -82,6 +83,12 @@ def test_a_wrong_launcher_setting_is_named(tmp_path: Path, monkeypatch: pytest.M
     flags = ["--config-dir", ".", "-m", "hydra/launcher=mine", "seed=0,1"]
     with pytest.raises(ConfigError, match=r"^hydra/launcher=pool: max_jobs=\?\?\?: input should"):
         plan_of(TRAINING, flags)
+
+
+def test_a_study_refuses_max_time_because_it_would_repeat_a_stopped_trial_for_ever() -> None:
+    arguments = ["-m", "hydra/sweeper=optuna", "lr=1e-3,1e-4", "max_time=1h"]
+    with pytest.raises(ConfigError, match="^max_time: Optuna .* set epochs= instead$"):
+        sweep_trainings(arguments, [].append)
 
 
 def metrics_of(program: Program, folder: Path, content: str, objective: str = "") -> dict[str, Any]:
