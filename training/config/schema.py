@@ -422,14 +422,16 @@ class TrainConfig(
                 raise ConfigError(f"arch.techniques.{name}: {error}") from None
 
     def check_restarts(self, max_restarts: int) -> None:
-        """Raise ConfigError if restarts would not go on from the newest checkpoint, or each would
-        get all the time again.
+        """Raise ConfigError if restarts would not go on from the newest checkpoint of one run, or
+        each would get all the time again.
         """
         if max_restarts and self.max_time is not None:
             raise ConfigError("max_time: with --max-restarts every restart would get this time")
         if max_restarts and self.resume != "auto":
             asked = f"resume={self.resume}: with --max-restarts every restart would do the same"
             raise ConfigError(f"{asked}; start without restarts, then go on with resume=auto")
+        if max_restarts and self.run_name is None and self.checkpoint_path is None:
+            raise ConfigError("--max-restarts: set run_name, or every restart begins a new run")
 
 
 # Settings that do not change the result of a run. All others must be the same when it is resumed.

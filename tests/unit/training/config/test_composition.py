@@ -111,13 +111,16 @@ def test_parts_of_the_heads_together(chosen: str) -> None:
 
 
 def test_a_launcher_that_restarts_goes_on_from_the_newest() -> None:
-    configure().check_restarts(3)
+    configure("run_name=mine").check_restarts(3)
+    configure("checkpoint_path=runs/mine").check_restarts(3)
     config = configure("resume=3")
     config.check_restarts(0)
     with pytest.raises(ConfigError, match=r"^resume=3: with --max-restarts .*=auto"):
         config.check_restarts(3)
     with pytest.raises(ConfigError, match="max_time: with --max-restarts"):
         configure("max_time=1h").check_restarts(3)
+    with pytest.raises(ConfigError, match="^--max-restarts: set run_name"):
+        configure().check_restarts(3)
 
 
 def choices(group: str) -> list[str]:
