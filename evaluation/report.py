@@ -209,23 +209,24 @@ def publish(
     took: str,
     exact: str = "",
 ) -> None:
-    """Write a result as JSON with its further files; print the checkpoint, the data, `text`, the
-    time, the names of the files, the line `exact` and the headline.
+    """Print the checkpoint, the data, `text` and the time. Write the result as JSON with its
+    further files. Print their names, the line `exact` and the headline.
 
     Raises:
         ConfigError: the files cannot be written; none is left.
     """
+    weights = f" ({content['weights']} weights)" if content["weights"] else ""
+    origin = f"checkpoint: {content['checkpoint']}{weights}\ndata: {', '.join(content['data'])}\n"
+    sys.stdout.write(f"{origin}\n{text}\n\n{took}\n")  # First, because the disk may be full.
     written = {job.output: json.dumps(content, indent=1, allow_nan=False) + "\n", **files}
     try:
         write_together(written)
     except OSError as error:
         path = error.filename or job.output
         raise ConfigError(f"output={path}: cannot be written: {error.strerror}") from None
-    weights = f" ({content['weights']} weights)" if content["weights"] else ""
     score = score_of(content)
     lines = [
-        f"checkpoint: {content['checkpoint']}{weights}\ndata: {', '.join(content['data'])}\n",
-        f"{text}\n\n{took}\nwritten: {', '.join(map(str, written))}",
+        f"written: {', '.join(map(str, written))}",
         *([exact] if exact else []),
         *([str(score)] if score and not (exact and score.name == "exact_accuracy") else []),
     ]

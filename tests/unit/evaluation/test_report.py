@@ -10,6 +10,7 @@ import pytest
 from evaluation.evaluators.base import Findings
 from evaluation.metrics import Estimate, SetResult
 from evaluation.report import Evaluation, as_csv, as_json, as_text, flatten, pooled, report
+from runtime.errors import ConfigError
 
 
 def make_result(num_examples: int, count: int, **values: float) -> SetResult:
@@ -102,6 +103,21 @@ def test_files_of_a_sample_do_not_replace_those_of_the_full_result(tmp_path: Pat
         report(Evaluation({"all": EASY}, {"arc": found}), cast(Any, job), facts, 1.0)
     for name, ending in (("full", ""), ("quick", "_first20_at_halt")):
         assert json.loads((tmp_path / f"submission{ending}.json").read_text()) == [name]
+
+
+def test_the_table_is_printed_even_if_the_files_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    output = tmp_path / "file" / "result.json"
+    config = SimpleNamespace(output=str(output), save_records=False)
+    job = SimpleNamespace(config=config, output=output, differs=[])
+    facts = {"checkpoint": "run", "weights": None, "data": ["data/test"]}
+    evaluation = Evaluation({"all": EASY})
+    with pytest.raises(ConfigError, match="^output=.*: cannot be written: Not a directory$"):
+        report(evaluation, cast(Any, job), facts, 1.0)
+    shown = f"checkpoint: run\ndata: data/test\n\n{as_text(evaluation)}\n\n4 puzzles in 1.0 s"
+    assert capsys.readouterr().out.startswith(shown)
 
 
 def test_text_has_a_line_for_each_set_and_each_finding() -> None:
