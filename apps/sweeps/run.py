@@ -151,9 +151,9 @@ class _Sweep:
         if record is None:
             decided = decide_machine(self.settings[0], self.plan.launcher)
             record = SweepRecord(command=sys.argv, machine=decided)
+        launcher = self._launcher(record.machine)  # First: a wrong device must not be recorded.
         write_record(self.folder, record)
         source = self._source(record)
-        launcher = self._launcher(record.machine)
         with bar(None, "sweep", "jobs", total=source.num_left) as shown:
             stopped = run_jobs(source, launcher, shown.update)
         self._report(source.jobs)
@@ -176,7 +176,13 @@ class _Sweep:
         return GridJobs(jobs, self.folder, record, result, self._score, self.say)
 
     def _launcher(self, machine: Machine) -> "LocalLauncher | SlurmLauncher":
-        """Return the launcher; ConfigError if submitit or GPUs are missing."""
+        """Return the launcher; ConfigError if submitit or GPUs are missing, or if the user asks for
+        another device than the one that the sweep began with.
+        """
+        asked = self.settings[0].device
+        if asked not in ("auto", machine.device):
+            began = f"{self.folder}: began with device={machine.device}"
+            raise ConfigError(f"{began}; choose another sweep_name for device={asked}")
         config, command = self.plan.launcher, self._command(machine)
         environment = {"WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP", self.folder.name)}
         if isinstance(config, SlurmConfig):
@@ -188,6 +194,10 @@ class _Sweep:
             return SlurmLauncher(config, command, self.folder, environment)
         on_gpus = machine.device == "cuda"
         gpus = threads_and_gpus()[1] if on_gpus else []
+        if on_gpus and not gpus:
+            way = f"choose another sweep_name than {self.folder.name}"
+            way = "use device=cpu" if asked == "cuda" else way
+            raise ConfigError(f"device=cuda: this machine has no GPU; {way}")
         if on_gpus and len(gpus) < config.ranks:
             here = f"this machine has {len(gpus)} GPUs, and each rank needs one"
             raise ConfigError(f"hydra.launcher.ranks={config.ranks}: {here}")

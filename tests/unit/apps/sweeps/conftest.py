@@ -54,8 +54,8 @@ from apps.sweeps.config import LAUNCHERS, SWEEPERS
 from apps.sweeps.programs import Plan, Program
 
 job, folder, settings, *overrides = sys.argv[1:]
-usual = {"launcher": {"name": "serial"}, "sweeper": {"name": "grid"}, "threads": 1}
-settings = usual | json.loads(settings)
+usual = {"launcher": {"name": "serial"}, "sweeper": {"name": "grid"}}
+settings = usual | {"threads": 1, "device": "cpu"} | json.loads(settings)
 
 
 def read(text, objective):
@@ -70,7 +70,8 @@ class Settings(MachineSettings):
 def load(schema, config_name, flags, jobs):
     if any("lr=wrong" in overrides for overrides in jobs):
         raise ConfigError("lr=wrong")
-    given = {"device": "cpu", "sweep_name": Path(folder).name, "num_threads": settings["threads"]}
+    given = {"device": settings["device"], "num_threads": settings["threads"]}
+    given["sweep_name"] = Path(folder).name
     return [Settings(**given, overrides=overrides) for overrides in jobs]
 
 

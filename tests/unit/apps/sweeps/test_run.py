@@ -70,6 +70,22 @@ def test_the_device_settings_are_decided_once(sweep: Any, monkeypatch: pytest.Mo
     assert (first["num_threads"], first["compile"]) == (str(decided), "auto")
 
 
+def test_a_device_that_a_sweep_cannot_have_is_named_and_not_recorded(
+    sweep: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, output = sweep.run({"device": "cuda"}, "seed=0")
+    assert (code, output.splitlines()[-1]) == (
+        1,
+        "error: device=cuda: this machine has no GPU; use device=cpu",
+    )
+    assert sweep.run({}, "seed=0")[0] == 0
+    code, output = sweep.run({"device": "cuda"}, "seed=0")
+    began = f"{sweep.folder}: began with device=cpu"
+    assert f"error: {began}; choose another sweep_name for device=cuda" in output
+    assert (code, len(sweep.starts("run"))) == (1, 1)
+
+
 def test_a_finished_job_runs_again_without_its_result_or_with_other_settings(sweep: Any) -> None:
     sweep.run({}, "seed=0,1")
     (sweep.folder / "seed-0" / "log.jsonl").unlink()
