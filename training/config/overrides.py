@@ -98,7 +98,12 @@ def require_known(schema: type[Schema], source: Source, override: Override) -> N
         # The default would take its place, and may mean the opposite.
         raise ConfigError(f"{line}: cannot delete a setting; {key}=null turns off an optional one")
     if override.is_sweep_override():
-        raise ConfigError(f"{line}: several values need -m, which makes one run for each")
+        said, given = "a setting takes one value", shown(str(override.input_line).partition("=")[2])
+        if "sweep_name" in schema.model_fields:
+            said = "several values need -m, which makes one run for each"
+        if "(" not in given:
+            said += f"""; one list is '{key}=[{given}]', one text "{key}='{given}'\""""
+        raise ConfigError(f"{line}: {said}")
     if override.package is not None:
         raise ConfigError(f"{line}: the place of a group cannot be changed")
     if is_of_hydra(override) and key not in HYDRA_GROUPS:

@@ -113,6 +113,7 @@ def test_a_run_is_named_with_and_without_its_key(
         "--help learning_rate=1": "learning_rate=1; did you mean lr?",
         "--help batch_size=8": "batch_size=8; did you mean global_batch_size?",
         "lr=1,2 --cfg job": "lr=1,2: several values need -m",
+        "heads=a,b": """for each; one list is 'heads=[a,b]', one text "heads='a,b'"\n""",
         "~lr": "~lr: cannot delete a setting; lr=null turns off",
         "--lr 3": "unrecognized arguments: --lr: write settings as key=value; see --help",
         "+arch@hydra.callbacks=trm": "arch@hydra.callbacks=trm: the place of a group cannot be",
@@ -125,6 +126,12 @@ def test_a_run_is_named_with_and_without_its_key(
 )
 def test_mistakes_with_flags_are_one_line(complaint: Answer, arguments: str, told: str) -> None:
     assert told in complaint(*arguments.split())
+
+
+def test_several_values_name_m_only_where_it_exists(complaint: Answer) -> None:
+    options = {"schema": SolveConfig, "config_name": "cfg_solve"}
+    told = "index=0,198: a setting takes one value; one list is 'index=[0,198]', one text "
+    assert told in complaint("-c", "job", "index=0,198", **options)
 
 
 # Configurations of the user's own
