@@ -138,13 +138,15 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
     keeper = RunKeeper(run_dir, learner, start.fingerprint, present)
     # Before anything in the run's folder changes, because the checkpoint may not fit.
     progress = keeper.restore(checkpoint, tell) if checkpoint else Progress()
+    newer = list[Path]()
     if is_main:
         run_folder.save_config(run_dir, config)
-        for path in run_folder.rename_newer(run_dir, progress.step) if checkpoint else []:
+        newer = run_folder.rename_newer(run_dir, progress.step) if checkpoint else []
+        for path in newer:
             tell(f"a later checkpoint was renamed to {path}")
     is_profiled = config.profile and is_main
     with (
-        open_tracker(config, run_dir, checkpoint) if is_main else nullcontext() as tracker,
+        open_tracker(config, run_dir, checkpoint, newer) if is_main else nullcontext() as tracker,
         profiled(run_dir, device, tell) if is_profiled else nullcontext(bool) as after_step,
     ):
         batches = train_batches(config, start.train_set, ranks.rank, ranks.world_size)

@@ -26,14 +26,20 @@ class Tracker:
 
     Args:
         checkpoint: the run goes on from it, so later records are dropped. None empties the file.
+        keep_dropped: append the dropped records to `abandoned_metrics.jsonl`.
     Raises:
         CheckpointError: the file cannot be written; names it and the reason. All methods raise it.
     """
 
-    def __init__(self, path: Path, checkpoint: Checkpoint | None) -> None:
+    def __init__(
+        self, path: Path, checkpoint: Checkpoint | None, keep_dropped: bool = False
+    ) -> None:
         self.path, self.others = path, dict[str, SideLog]()
         with disk_errors(path, CheckpointError):
-            kept = [] if checkpoint is None else _records_until(path, checkpoint)
+            kept, dropped = ([], []) if checkpoint is None else _records_until(path, checkpoint)
+            if keep_dropped:
+                with path.with_name(f"abandoned_{path.name}").open("a") as file:
+                    file.writelines(dropped)
             write_atomically(path, "".join(kept))
             self._file: TextIO = path.open("a")
 
@@ -72,9 +78,14 @@ class Tracker:
                 log.close(kind)
 
 
-def open_tracker(config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | None) -> Tracker:
-    """Open the logs of `config.logger`. A resumed run goes on in the same files and runs."""
-    tracker = Tracker(run_dir / METRICS_FILE, checkpoint)
+def open_tracker(
+    config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | None, newer: Sequence[Path] = ()
+) -> Tracker:
+    """Open the logs of `config.logger`. A resumed run goes on in the same files and runs. With
+    resume=STEP and later checkpoints (`newer`) it keeps the later records, too.
+    """
+    went_back = bool(newer) and isinstance(config.resume, int)
+    tracker = Tracker(run_dir / METRICS_FILE, checkpoint, went_back)
     logger, state = config.logger, checkpoint and checkpoint.state
     wanted = {
         WandbLog: logger.name == "wandb",
@@ -92,12 +103,13 @@ def warn(message: str) -> None:
         Bar.write(f"warning: {message}", file=sys.stderr)
 
 
-def _records_until(path: Path, checkpoint: Checkpoint) -> list[str]:
+def _records_until(path: Path, checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
+    """Return the lines up to a checkpoint, and the later ones."""
     if not path.exists():
-        return []
+        return [], []
     # A checkpoint inside an iteration, even after its last batch, comes before the evaluation.
     evaluated = checkpoint.state.position == 0
-    kept = []
+    kept, later = list[str](), list[str]()
     for line in path.read_text(errors="replace").splitlines(keepends=True):
         try:
             record = json.loads(line)
@@ -105,9 +117,9 @@ def _records_until(path: Path, checkpoint: Checkpoint) -> list[str]:
             is_due = record["step"] <= due
         except (ValueError, TypeError, KeyError):
             break  # A kill or a power loss cut this line short.
-        if is_due and line.endswith("\n"):
-            kept.append(line)
-    return kept
+        if line.endswith("\n"):
+            (kept if is_due else later).append(line)
+    return kept, later
 
 
 def _json_number(value: Any) -> Any:

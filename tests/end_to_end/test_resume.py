@@ -196,7 +196,7 @@ def test_a_run_can_go_back_to_an_earlier_step(run: Any, capsys: pytest.CaptureFi
     assert again.digest() == before
     assert again.steps == [4, 8, 12, 16]
     abandoned = {path.name for path in again.folder.glob("abandoned_*")}
-    assert abandoned == {"abandoned_step_12", "abandoned_step_16"}
+    assert abandoned == {"abandoned_step_12", "abandoned_step_16", "abandoned_metrics.jsonl"}
     assert "resumed exactly from" in capsys.readouterr().out
 
 

@@ -68,6 +68,17 @@ def test_a_resumed_run_keeps_what_belongs_to_it(
     assert lines(path) == records[:num_kept]
 
 
+def test_a_run_that_goes_back_on_purpose_keeps_the_later_records(tmp_path: Path) -> None:
+    path, abandoned = tmp_path / "m.jsonl", tmp_path / "abandoned_m.jsonl"
+    for keep_dropped, number in ((False, 0), (True, 1), (True, 2)):
+        path.write_text("".join(f"{json.dumps(record)}\n" for record in FOUR) + '{"step": 4, "tr')
+        with Tracker(path, at(2, position=0), keep_dropped):
+            pass
+        assert lines(path) == FOUR[:3]
+        assert abandoned.exists() == keep_dropped
+        assert not keep_dropped or lines(abandoned) == [trained(3)] * number
+
+
 @pytest.fixture
 def on_full_disk(tmp_path: Path) -> Tracker:
     """Return a tracker with a file that refuses all writes, and half a line in its buffer."""
