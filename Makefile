@@ -31,6 +31,7 @@ help: ## Show this list
 setup: $(READY) ## Create .venv with all that the project and its tests need
 
 $(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("$(PYTHON) is older than Python 3.11: make setup PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@

@@ -1,6 +1,9 @@
 """Workflows, hooks and the container do only what the Makefile and pyproject.toml can do."""
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -46,6 +49,24 @@ def test_only_the_steps_that_publish_may_write() -> None:
         assert job["needs"] == "build"
         assert not any("make" in step.get("run", "") for step in job["steps"])
         assert not any("checkout" in step.get("uses", "") for step in job["steps"])
+
+
+def test_an_old_python_is_refused_before_an_environment_is_made(tmp_path: Path) -> None:
+    """A script in place of Python pretends to be old, and makes a folder for `-m venv`."""
+    program = "import sys; sys.version_info = (3, 10); exec(sys.argv[1])"
+    fake = tmp_path / "python3"
+    fake.write_text(
+        f"#!/bin/sh\n[ $1 = -c ] || mkdir .venv\nexec '{sys.executable}' -c '{program}' \"$2\"\n"
+    )
+    fake.chmod(0o755)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    command = ["make", "setup", "PYTHON=./python3"]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert finished.returncode == 2
+    told = "./python3 is older than Python 3.11: make setup PYTHON=python3.12\n"
+    assert finished.stderr.startswith(told)
+    assert not (tmp_path / ".venv").exists()
 
 
 def test_the_hooks_of_a_commit_are_the_parts_of_check() -> None:
