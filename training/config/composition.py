@@ -2,9 +2,9 @@
 
 import copy
 import functools
-from collections.abc import Container, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Container, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from hydra.core.override_parser.types import Override
@@ -14,7 +14,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from runtime.errors import ConfigError
 from runtime.registry import PLUGINS
-from runtime.schema import Schema
+from runtime.schema import FolderName, Schema
 from runtime.text import shown
 from training.config.explain import SchemaT, validate
 from training.config.overrides import (
@@ -93,7 +93,7 @@ def compose_runs(
         config = copy.deepcopy(of_files(*choices))
         _rename(schema, {o.key_or_group: o.get_value_string() for o in settings})
         for override in settings:
-            _set(config, override, groups, schema.aliases())
+            _set(config, override, groups, schema)
         composed.append(config)
     return composed
 
@@ -124,13 +124,17 @@ def _rename(schema: type[Schema], settings: MutableMapping[str, Any]) -> None:
 
 @_explained()
 def _set(
-    config: DictConfig, override: Override, groups: Container[str], aliases: Mapping[str, str]
+    config: DictConfig, override: Override, groups: Container[str], schema: type[Schema]
 ) -> None:
     """Change one setting. It must exist, unless the override begins with a plus."""
-    key = aliases.get(override.key_or_group, override.key_or_group)
-    adds = override.is_add() or override.is_force_add()
+    key = schema.aliases().get(override.key_or_group, override.key_or_group)
+    adds, value = override.is_add() or override.is_force_add(), override.value()
+    field = schema.model_fields.get(key)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and field and FolderName in get_args(field.annotation):
+        value = override.get_value_string()  # Not 20240601 for run_name=2024_06_01.
     try:
-        OmegaConf.update(config, key, override.value(), force_add=adds)
+        OmegaConf.update(config, key, value, force_add=adds)
     except (ConfigAttributeError, ConfigKeyError, TypeError):
         said = f"{key}={shown(override.get_value_string())}: the chosen files have no {key}"
         group = key.removeprefix("arch.").partition(".")[0]

@@ -79,6 +79,11 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
             parsed += parser.parse_overrides([override])
         except HydraException as error:
             said, detail = shown(repr(override)), shown(str(error).splitlines()[0], 200)
+            if detail.startswith("LexerNoViableAlt"):
+                detail = "a character needs quotes"
+            key, _, value = override.partition("=")
+            if value[:1] not in ("[", "{") and re.search(r"[^\w.,+-]", value, re.ASCII):
+                detail += f"""; quote the value: "{shown(f"{key}={quoted_value(value)}", 200)}\""""
             message = f"cannot read the override {said} (expected key=value): {detail}"
             raise ConfigError(message) from None
     return parsed

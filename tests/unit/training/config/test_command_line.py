@@ -128,6 +128,17 @@ def test_mistakes_with_flags_are_one_line(complaint: Answer, arguments: str, tol
     assert told in complaint(*arguments.split())
 
 
+@pytest.mark.parametrize("name", ["caf\u00e9", "mine (b)", "a=b"])
+def test_a_value_that_needs_quotes_is_shown_with_them(
+    complaint: Answer, answer: Answer, name: str
+) -> None:
+    quoted = f"run_name='{name}'"
+    said = complaint(f"run_name={name}")
+    assert said.endswith(f'; quote the value: "{quoted}"\n')
+    assert "Exception" not in said
+    assert yaml.safe_load(answer("--cfg", "job", quoted))["run_name"] == name
+
+
 def test_several_values_name_m_only_where_it_exists(complaint: Answer) -> None:
     options = {"schema": SolveConfig, "config_name": "cfg_solve"}
     told = "index=0,198: a setting takes one value; one list is 'index=[0,198]', one text "

@@ -56,6 +56,8 @@ def test_defaults_are_the_published_ones(defaults: TrainConfig) -> None:
         ("++load_checkpoint=some", "load_checkpoint", "some"),
         ("+lr=3", "lr", 3.0),
         ("run_name=42", "run_name", "42"),
+        ("run_name=2024_06_01", "run_name", "2024_06_01"),
+        ("+project_name=1e3 epochs=20_000", "project_name", "1e3"),
         ("data_paths=[a,b] data_paths_test=[c]", "train_paths", ["a", "b"]),
         ("data_paths=[a,b] data_paths_test=[c]", "test_paths", ["c"]),
         ("loss=act_softmax", "arch.loss.loss_type", "softmax_cross_entropy"),
