@@ -41,7 +41,7 @@ from dataset.format.schema import (
     LazyArcSet,
     PuzzleSet,
 )
-from dataset.format.writing import atomic_build, write_manifest, write_split
+from dataset.format.writing import atomic_build, require_place, write_manifest, write_split
 from runtime.errors import DatasetError
 from runtime.progress import bar
 from runtime.streams import Stream, random_words
@@ -185,6 +185,7 @@ def build(options: Namespace, source: Source | None = None) -> str:
         DatasetError: a source is malformed, or the disk is full.
         ConfigError: the output folder is not writable.
     """
+    require_place(options.output_dir)
     source = source or read_sources(options)
     tasks, num_repeated = arc.merge_tasks(source.tasks)
     selected = _selected(tasks, options)

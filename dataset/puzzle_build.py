@@ -17,7 +17,13 @@ from dataset import sources
 from dataset.command_line import SEED, Flags, Parser, command_of, flag, integer, run_tool
 from dataset.format.files import file_sha256, write_json
 from dataset.format.schema import BLANK_NAME, IDENTIFIERS_NAME
-from dataset.format.writing import Fields, atomic_build, write_manifest, write_puzzles
+from dataset.format.writing import (
+    Fields,
+    atomic_build,
+    require_place,
+    write_manifest,
+    write_puzzles,
+)
 from dataset.kinds.base import kind_named
 from dataset.sources import CsvRow, GeneratedPuzzle, Puzzles
 from runtime.errors import DatasetError
@@ -204,6 +210,7 @@ class PuzzleBuild(ABC):
             DatasetError: a source is malformed, or the disk is full.
             ConfigError: too few puzzles could be generated, or the folder is not writable.
         """
+        require_place(self.options.output_dir)
         source = None if self.options.source == "generate" else self._read_all()
         with atomic_build(self.options.output_dir) as directory:
             # Generate only after the folder proved writable, because it may take long.

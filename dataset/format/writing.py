@@ -1,6 +1,7 @@
 """Writing data sets, and moving them into place in one step when they are complete."""
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from dataset.format.schema import (
     PuzzleSet,
 )
 from runtime import files
-from runtime.errors import REFUSALS, ConfigError, DatasetError
+from runtime.errors import REFUSALS, ConfigError, DatasetError, disk_errors
 
 IDS: dict[str, Any] = dict.fromkeys(("pad_id", "ignore_label_id", "blank_identifier_id"), 0)
 Fields = Mapping[str, tuple[LabelField, np.ndarray]]
@@ -158,6 +159,16 @@ def atomic_build(output_dir: Path) -> Iterator[Path]:
     except OSError as error:
         kind = ConfigError if error.errno in REFUSALS else DatasetError
         raise kind(f"{output_dir}: {error}") from error
+
+
+def require_place(output_dir: Path) -> None:
+    """Check, before long work, what `atomic_build` checks; raise what it raises. Create nothing."""
+    output = Path(output_dir).resolve()
+    with disk_errors(output, ConfigError):
+        _require_replaceable(output)
+        above = next(folder for folder in output.parents if folder.is_dir())
+        if not os.access(above, os.W_OK):
+            raise ConfigError(f"{output}: {above} is not writable")
 
 
 def _require_replaceable(output: Path) -> None:

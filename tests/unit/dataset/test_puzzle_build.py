@@ -194,6 +194,16 @@ def test_a_file_that_unpacks_to_too_much_is_refused(
     assert f"{sudoku.folder / 'train.csv.gz'}: {reason}" in error_line()
 
 
+def test_a_wrong_output_folder_is_named_before_anything_is_read(
+    sudoku: Any, monkeypatch: Patch, error_line: ErrorLine
+):
+    monkeypatch.setattr(sources, "csv_paths", lambda *given: pytest.fail("it reads"))
+    sudoku.output.mkdir(parents=True)
+    (sudoku.output / "thesis.tex").touch()
+    assert sudoku() == 3
+    assert f"{sudoku.output}: exists and is not a data set; choose another" in error_line()
+
+
 def test_missing_files_and_folders_are_named(sudoku: Any, error_line: ErrorLine):
     (sudoku.folder / "test.csv").unlink()
     assert sudoku() == 3
