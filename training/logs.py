@@ -8,7 +8,9 @@ import netrc
 import os
 import re
 import secrets
+import shlex
 import struct
+import sys
 import threading
 import time
 import urllib.error
@@ -23,6 +25,8 @@ from urllib.parse import urlsplit
 
 from runtime.errors import ConfigError, Preempted
 from runtime.files import require_no_link
+from runtime.progress import Bar
+from runtime.text import shown
 from training.checkpoint.store import RunState
 from training.config.schema import TrainConfig, flatten
 
@@ -143,7 +147,11 @@ class WandbLog(SideLog):
         require_no_link(self._run_dir / "wandb")
         mode = self._config.logger.mode
         if mode == "auto":
-            mode = "online" if _can_upload() else "offline"
+            why = _why_offline()
+            mode = "offline" if why else "online"
+            if why:
+                sync = f"wandb sync {shlex.quote(str(self._run_dir / 'wandb'))}/offline-run-*"
+                Bar.write(f"W&B is offline, because {why}; to upload: {sync}", file=sys.stderr)
         self.run_id = self.run_id or secrets.token_hex(4)
         self._run = wandb.init(
             project=str(self._config.project_name),
@@ -295,20 +303,23 @@ def _mlflow_name(name: str) -> str:
     return re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)[:250]
 
 
-def _can_upload() -> bool:
-    """Return whether the user is logged in at W&B (by environment or `wandb login`) and its server
-    answers within 10 s.
+def _why_offline() -> str:
+    """Return why nothing can be uploaded to W&B now, or "" if the user is logged in (by environment
+    or `wandb login`) and the server answers within 10 s.
     """
     url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
     refused = (OSError, ValueError, http.client.HTTPException, netrc.NetrcParseError)
+    login: object = os.environ.get("WANDB_API_KEY")
     with contextlib.suppress(*refused):
-        if not os.environ.get("WANDB_API_KEY"):
+        if not login:
             logins = netrc.netrc(os.environ.get("NETRC") or Path.home() / ".netrc")
-            if logins.authenticators(urlsplit(url).hostname or "") is None:
-                return False
-        try:
-            urllib.request.urlopen(url, timeout=_REACH_SECONDS).close()
-        except urllib.error.HTTPError as answer:
-            answer.close()  # An error is an answer too.
-        return True
-    return False
+            login = logins.authenticators(urlsplit(url).hostname or "")
+    if not login:
+        return "nobody is logged in (wandb login)"
+    try:
+        urllib.request.urlopen(url, timeout=_REACH_SECONDS).close()
+    except urllib.error.HTTPError as answer:
+        answer.close()  # An error is an answer too.
+    except refused:
+        return f"{shown(url)} does not answer"
+    return ""

@@ -254,6 +254,26 @@ def test_online_is_asked_for_or_needs_a_key_for_the_server_and_its_answer(
     assert (wandb.calls[0][1]["mode"], warnings) == (mode, [])
 
 
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [("", "nobody is logged in (wandb login)"), (KEY, "http://127.0.0.1:1 does not answer")],
+)
+def test_a_run_that_is_not_uploaded_says_why_and_how_to_upload_it(
+    wandb: FakeWandb,
+    three_steps: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    key: str,
+    why: str,
+) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("WANDB_API_KEY", key)
+    three_steps("logger=wandb")
+    how = f"wandb sync {tmp_path}/wandb/offline-run-*"
+    assert capsys.readouterr().err == f"W&B is offline, because {why}; to upload: {how}\n"
+
+
 # Pictures
 
 
