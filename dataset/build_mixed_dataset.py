@@ -55,6 +55,9 @@ def make(arguments: Sequence[str] | None) -> str:
     parser.add_argument("--parts", **parts, required=True)
     options = parser.parse_all(arguments)
     folders = [Path(folder) for folder in options.parts.split(",")]
+    for folder in folders:
+        if not folder.is_dir():
+            raise DatasetError(f"--parts: {folder}: no such folder; build this data set first")
     splits = {split: [read_part(folder / split) for folder in folders] for split in SPLITS}
     trained = zip(splits["train"], folders, strict=True)
     kinds = [kind_of(metadata, folder) for (metadata, _), folder in trained]

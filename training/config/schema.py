@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -32,6 +33,7 @@ from training.optim.schedules import LR_SCHEDULES, PUBLISHED, ScheduleConfig
 
 import_all("training.callbacks", "[!_]*.py")
 
+_ROOT = Path(__file__).resolve().parents[2]
 Rate = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 
 # With `reduction=exact` every global batch is cut into this many shards at any number of ranks, and
@@ -147,8 +149,10 @@ class DataConfig(Schema):
     def how_to_build(self) -> str:
         """The command that builds the set, if it has a builder."""
         settings = f"data={self.name} {shlex.quote(f'data.path={self.path}')}"
-        settings += f" plugins=[{','.join(PLUGINS)}]" if PLUGINS else ""
-        return f"python scripts/build_dataset.py {settings}"
+        settings += f" 'plugins=[{','.join(PLUGINS)}]'" if PLUGINS else ""
+        is_wheel = not (_ROOT / "pyproject.toml").is_file()
+        command = "recursive-reasoning build" if is_wheel else "python scripts/build_dataset.py"
+        return f"{command} {settings}"
 
 
 class DataSettings(Schema):

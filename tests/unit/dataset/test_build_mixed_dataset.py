@@ -74,6 +74,12 @@ def test_two_parts_of_one_kind_are_refused(parts: list[Path], tmp_path: Path) ->
         )
 
 
+def test_a_part_that_is_missing_is_to_be_built_first(parts: list[Path], tmp_path: Path) -> None:
+    flags = ["--parts", f"{parts[0]},{tmp_path / 'gone'}", "--output-dir", str(tmp_path / "no")]
+    with pytest.raises(DatasetError, match="gone: no such folder; build this data set first$"):
+        build_mixed_dataset.make(flags)
+
+
 def test_a_mixed_set_is_no_part(mixed: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="accepted in a mixed set: .* one puzzle identifier"):
         build_mixed_dataset.make(["--parts", str(mixed), "--output-dir", str(tmp_path / "no")])

@@ -11,6 +11,7 @@ import pytest
 from dataset.format.writing import write_puzzles
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError, DatasetError
+from training.config import schema
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.data import (
@@ -85,6 +86,15 @@ def test_what_is_missing_says_how_to_build_it(
     places = {"data": sudoku_data, "tasks": tasks_data}
     with pytest.raises(DatasetError, match=told.format(**places)):
         opened(*(setting.format(**places) for setting in settings))
+
+
+def test_without_the_project_s_folder_the_installed_command_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "_ROOT", tmp_path)
+    told = "build it with: recursive-reasoning build data=sudoku data.path=gone$"
+    with pytest.raises(DatasetError, match=told):
+        opened("data=sudoku", "data.path=gone")
 
 
 def test_one_rank_reads_every_token_for_all(folder: Path) -> None:

