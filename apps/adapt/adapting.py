@@ -418,12 +418,15 @@ class Adapter:
         cells = self.settings.adapt.cells or (_CELLS_OF_FITTING if self._fits_canvas else _CELLS)
         most_rows = max(_FEWEST_ROWS, cells // facts.seq_len)
         batch_size = min(config.global_batch_size, most_rows)
+        # A batch may leave out a puzzle's last rows. The first number is kept for older runs.
+        demonstrations = [len(task.train) for task in part.tasks]
+        drawn = most * (batch_size + max(demonstrations) - 1)
+        epochs = max(2 * most * batch_size / rows_per_epoch, drawn / sum(demonstrations))
         own: dict[str, Any] = {
             "global_batch_size": batch_size,
             "data_path": str(part.folder / "data"),
             "checkpoint_path": str(folder),
-            # Enough for all steps, though a batch may leave out a puzzle's last rows.
-            "epochs": math.ceil(2 * most * batch_size / rows_per_epoch),
+            "epochs": math.ceil(epochs),
             "limit_train_batches": most,
             "eval_split": None,
             "evaluators": [],

@@ -144,6 +144,17 @@ def test_it_ends_when_all_demonstrations_are_right_and_can_be_repeated(
     assert again == first
 
 
+def test_batches_are_enough_for_more_demonstrations_than_two_batches_hold(
+    adapt: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "many.json"
+    file.write_text(json.dumps({"aa": task(1, pairs=9), "bb": task(2, pairs=8)}))
+    for together in (1, 2):
+        adapt(file, f"adapt.together={together}", name=f"of_{together}")
+        for one in told(tmp_path, f"of_{together}").values():
+            assert set(one["steps"].values()) == {6}
+
+
 def test_time_is_shared_out(adapt: Any, tasks: Path, tmp_path: Path) -> None:
     more = ("adapt.steps=100000", "adapt.models=8", "lr=0", "puzzle_emb_lr=0")
     adapt(tasks, "adapt.max_time=4s", *more)
