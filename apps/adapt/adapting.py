@@ -29,7 +29,7 @@ from dataset.format.reading import load_metadata
 from dataset.kinds.arc import ARC
 from dataset.kinds.base import Puzzle
 from evaluation.config import EvalConfig
-from evaluation.evaluators.arc import NO_ANSWER, attempts_of
+from evaluation.evaluators.arc import attempts_of
 from evaluation.job import Job, prepare
 from runtime.errors import ConfigError, DatasetError, Preempted, disk_errors
 from runtime.files import write_atomically
@@ -209,7 +209,7 @@ def read_tasks(path: Path, answers: dict[str, Any]) -> list[Task]:
             warn(f"{error}; this task is left out")
             tests = content.get("test") if isinstance(content, dict) else None
             number = len(tests) if isinstance(tests, list) and tests else 1
-            answers[name] = [{"attempt_1": NO_ANSWER, "attempt_2": NO_ANSWER}] * number
+            answers[name] = [attempts_of([])] * number
     if not tasks:
         raise DatasetError(f"{path}: no task to adapt to")
     return tasks
@@ -348,11 +348,7 @@ class Adapter:
             "seconds": round(time.monotonic() - began, 1),
             "votes": {name: list(map(summary_of, pairs)) for name, pairs in votes.items()},
             "answers": {
-                # Empty grids are invalid.
-                name: [
-                    attempts_of([grid["grid"] or NO_ANSWER for grid in one["grids"]])
-                    for one in pairs
-                ]
+                name: [attempts_of([grid["grid"] for grid in one["grids"]]) for one in pairs]
                 for name, pairs in votes.items()
             },
         }

@@ -38,7 +38,7 @@ PASS_KS = (1, 2, 5, 10, 100, 1000)
 # Sigmoids are summed in units of 2**-128, which is exact for logits above -52.
 _Q_BITS = 128
 _MAX_GRIDS = 100  # Of a test input, in the details.
-NO_ANSWER = [[0, 0], [0, 0]]  # As in the official sample submission.
+_NO_ANSWER = [[0, 0], [0, 0]]  # As in the official sample submission.
 
 
 def grid_key(grid: np.ndarray) -> bytes:
@@ -247,9 +247,9 @@ def attempts_of(grids: Sequence[list[list[int]]]) -> dict[str, list[list[int]]]:
 
     Args:
         grids: best first. With only one, the second attempt repeats it; with none, both are the
-            2 x 2 zeros of the official sample.
+            2 x 2 zeros of the official sample. These also replace an empty grid, which is invalid.
     """
-    best = list(grids[:2]) or [NO_ANSWER]
+    best = [grid or _NO_ANSWER for grid in grids[:2]] or [_NO_ANSWER]
     return {"attempt_1": best[0], "attempt_2": best[-1]}
 
 

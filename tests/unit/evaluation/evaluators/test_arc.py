@@ -122,7 +122,7 @@ def test_ties_are_broken_by_the_grid() -> None:
         assert [grid_of(votes.key).tolist() for votes in ranked] == [[[2]], E, [[1, 9]], B, C, D]
 
 
-GRIDS = {"A": A, "B": B, "C": C, "D": D, "E": E, "-": None, "0": [[0, 0], [0, 0]], ".": []}
+GRIDS = {"A": A, "B": B, "C": C, "D": D, "E": E, "-": None, "0": [[0, 0], [0, 0]]}
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ GRIDS = {"A": A, "B": B, "C": C, "D": D, "E": E, "-": None, "0": [[0, 0], [0, 0]
         ("t:AB", "t:CB other:AB t:AD", [0, 0], [0, 0], "DD"),
         # A test input without an answer is not solved, but keeps its place.
         ("none:AB half:AB,CD", "half:CD", [0.25, 0.25], [0, 0], "00 00,DD"),
-        # An empty crop is a vote like any other.
-        ("t:AB", "t:A. t:A. t:AB", [0, 1], [0, 1], ".B"),
+        # An empty crop is a vote like any other, but no valid attempt.
+        ("t:AB", "t:A. t:A. t:AB", [0, 1], [0, 1], "0B"),
         # Unknown outputs are not scored.
         ("t:AB,C- u:A- w:AB", "t:AB t:CB u:AB", [0.5, 0.5], [0.5, 0.5], "BB,BB BB 00"),
         ("t:A-", "t:AB", [], [], "BB"),
