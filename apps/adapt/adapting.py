@@ -31,7 +31,7 @@ from dataset.kinds.base import Puzzle
 from evaluation.config import EvalConfig
 from evaluation.evaluators.arc import attempts_of
 from evaluation.job import Job, prepare
-from runtime.errors import ConfigError, DatasetError, Preempted, disk_errors
+from runtime.errors import ConfigError, DatasetError, LockedError, Preempted, disk_errors, exit_code
 from runtime.files import write_atomically
 from runtime.schema import Count, CountOrZero, Duration, Schema, seconds_of
 from runtime.text import colours, duration, many, shown
@@ -62,6 +62,7 @@ _ROUNDS = 10
 _MODEL_NAME = re.compile("(alone|run)[0-9]*")
 _FEWEST_ROWS = 4
 _LONGEST_NAME = 200
+_NO_MEMORY = re.compile("out of memory|allocate memory")
 _FROZEN = {"rows": True, "heads": "trunk", "all": False}
 # Settings of pretrain.py that an adaptation sets itself; the second ones if it has a checkpoint.
 _SET = "max_time max_steps epochs limit_train_batches eval_split evaluators load_puzzle_rows"
@@ -105,6 +106,11 @@ class Part(NamedTuple):
     def name(self) -> str:
         return self.tasks[0].name + (f" and {len(self.tasks) - 1} more" * (len(self.tasks) > 1))
 
+    @property
+    def done(self) -> Path:
+        """The file with its result."""
+        return self.folder / "done.json"
+
     def require_same(self) -> None:
         """Record the tasks in the folder, or raise ConfigError if others are there."""
         changed = f"{self.folder}: {self.name} has changed since; choose another output=, or delete"
@@ -115,7 +121,8 @@ class Part(NamedTuple):
 def main(
     train: Callable[[TrainConfig], object], measure: Callable[[Job], object], arguments: list[str]
 ) -> None:
-    """Adapt to each task, and write the submission after each.
+    """Adapt to each task, and write the submission after each. A task that fails gets empty
+    answers; if all fail, raise the last error.
 
     Args:
         train, measure: the runs of pretrain.py and evaluate.py.
@@ -133,25 +140,53 @@ def main(
         config = _as_trained(config, trained, settings)
     output, answers = Path(settings.output), dict[str, Any]()
     tasks = read_tasks(Path(settings.tasks), answers)
+    answers |= {task.name: [attempts_of([])] * len(task.test) for task in tasks}
     parts = list(parts_of(tasks, output, settings.adapt.together))
     limits = limits_of(parts, names_of(config, settings), settings.adapt.steps)
     require_same(output, config, settings)
+    for part in parts:
+        part.require_same()
+        if part.done.exists():
+            answers |= read_json_object(part.done)["answers"]
+    write_atomically(output, json.dumps(answers) + "\n")
     adapter = Adapter(config, settings, trained, train, measure)
-    began, told = time.monotonic(), dict[str, Any]()
+    began, told, failed = time.monotonic(), dict[str, Any](), 0
     for number, part in enumerate(parts):
         budget = None
         if limit := settings.adapt.max_time:
             left = max(seconds_of(limit) - (time.monotonic() - began), 1.0)
             budget = left / (len(parts) - number)
-        result = adapter.adapt(part, limits[part.name], budget)
+        try:
+            result = adapter.adapt(part, limits[part.name], budget)
+        except Exception as error:
+            failed += 1
+            if not is_of_part(error) or failed == len(parts):
+                raise
+            warn(f"{part.name}: {error}; its answers are empty")
+            result = unanswered("it failed")
         answers |= result.pop("answers")
         told[part.name] = result
         say(f"{number + 1}/{len(parts)} {part.name}: {_described(result)}")
-        if len(tasks) == 1:
+        if len(tasks) == 1 and result["steps"]:
             say("\n\n".join(boards(tasks[0], answers[part.name])))
         write_atomically(output, json.dumps(answers) + "\n")
         write_atomically(_beside(output, "_steps.json"), json.dumps(told, indent=1) + "\n")
+    if failed:
+        warn(f"{failed} of {len(parts)} failed; the same command tries them again")
     say(f"written: {output}")
+
+
+def is_of_part(error: Exception) -> bool:
+    """Return whether other parts may succeed: it is meant for users, or there was no memory."""
+    if isinstance(error, LockedError):
+        return False
+    no_memory = isinstance(error, MemoryError) or _NO_MEMORY.search(str(error))
+    return bool(no_memory) or exit_code(error) is not None
+
+
+def unanswered(ending: str) -> dict[str, Any]:
+    """Return the result of a part that was not learned."""
+    return {"steps": {}, "most": 0, "ending": ending, "seconds": 0.0, "votes": {}, "answers": {}}
 
 
 def _is_own(key: str) -> bool:
@@ -239,7 +274,9 @@ def names_of(config: TrainConfig, settings: OwnSettings) -> list[str]:
 
 
 class Limit(NamedTuple):
-    """The last step of each model of a part, and the length of their schedules."""
+    """The last step of each model of a part, and the length of their schedules. Without steps, and
+    with a length of 0, the part gets empty answers.
+    """
 
     steps: dict[str, int]
     most: int
@@ -273,7 +310,8 @@ def limits_of(parts: Sequence[Part], names: Iterable[str], steps: int | str) -> 
             for name, one in own.items()
         }
         for name, limit in limits.items():
-            if not limit.steps or not all(map(_MODEL_NAME.fullmatch, limit.steps)):
+            known = all(map(_MODEL_NAME.fullmatch, limit.steps))
+            if not known or bool(limit.steps) != bool(limit.most):
                 raise ValueError(name)
         return limits
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -319,10 +357,11 @@ class Adapter:
         """Train on the demonstrations of a part for at most `budget` seconds, and answer its test
         inputs. Return what was done; a part that is done is only read.
         """
-        done, data = part.folder / "done.json", part.folder / "data"
-        part.require_same()
-        if done.exists():
-            return read_json_object(done)
+        data = part.folder / "data"
+        if part.done.exists():
+            return read_json_object(part.done)
+        if not limit.steps:
+            return unanswered("no steps, as before")
         options = ["--output-dir", str(data), "--dataset-dirs", self.settings.tasks]
         options += ["--num-aug", str(self.settings.adapt.num_aug), "--seed", str(self.config.seed)]
         if self._fits_canvas:
@@ -352,7 +391,7 @@ class Adapter:
                 for name, pairs in votes.items()
             },
         }
-        write_atomically(done, json.dumps(result) + "\n")
+        write_atomically(part.done, json.dumps(result) + "\n")
         return result
 
     def _train(self, part: Part, limit: Limit, budget: float | None) -> dict[str, Trained]:
@@ -505,6 +544,8 @@ def boards(task: Task, answers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _described(result: Mapping[str, Any]) -> str:
+    if not result["steps"]:
+        return f"{result['ending']}; its answers are empty"
     shares = [
         f"{one['first'][0] / one['of']:.0%}" if one["of"] else "none"
         for pairs in result["votes"].values()

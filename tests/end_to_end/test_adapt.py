@@ -18,7 +18,7 @@ from apps.adapt import adapting
 from apps.reports import score_arc, solving
 from dataset.arc.tasks import Source
 from dataset.build_arc_dataset import build, parse_options
-from runtime.errors import CheckpointError, ConfigError, DatasetError, Preempted
+from runtime.errors import CheckpointError, ConfigError, DatasetError, NonFiniteError, Preempted
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 
@@ -109,6 +109,50 @@ def test_a_killed_adaptation_ends_with_the_same_submission(
         adapt(tasks, name="killed")
     monkeypatch.setattr(adapting.Adapter, "adapt", made)
     assert adapt(tasks, name="killed") == whole
+
+
+NOTHING = dict.fromkeys(ATTEMPTS, [[0, 0], [0, 0]])
+
+
+@pytest.mark.parametrize(
+    "error", [NonFiniteError("the loss is nan"), RuntimeError("CUDA out of memory.")]
+)
+def test_a_task_that_fails_gets_empty_answers(
+    adapt: Any,
+    tasks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    error: Exception,
+) -> None:
+    output, made = tmp_path / "out/submission.json", adapting.Adapter._train
+    failing = ["aa"]
+
+    def fails(adapter: Any, part: Any, *rest: Any) -> Any:
+        assert json.loads(output.read_bytes()).keys() == {"aa", "bb"}
+        if part.name in failing:
+            raise error
+        return made(adapter, part, *rest)
+
+    monkeypatch.setattr(adapting.Adapter, "_train", fails)
+    found = adapt(tasks)
+    assert found["aa"] == [NOTHING]
+    assert len(found["bb"]) == 2
+    err = capsys.readouterr().err
+    assert f"aa: {error}; its answers are empty" in err
+    assert "1 of 2 failed" in err
+    monkeypatch.setattr(adapting.Adapter, "_train", made)
+    file = tmp_path / "out/submission_steps.json"
+    assert adapt(tasks, f"adapt.steps={file}", name="again") == found
+    # The same command goes on with it, and keeps the other answers meanwhile.
+    monkeypatch.setattr(adapting.Adapter, "_train", fails)
+    adapt(tasks)
+    assert told(tmp_path)["aa"]["steps"] == {"alone": 6, "run": 6}
+    output = tmp_path / "all/submission.json"
+    failing.append("bb")
+    with pytest.raises(type(error), match=str(error)):
+        adapt(tasks, name="all")
+    assert json.loads(output.read_bytes()) == {"aa": [NOTHING], "bb": [NOTHING] * 2}
 
 
 def test_test_outputs_are_never_read(adapt: Any, tmp_path: Path) -> None:
