@@ -11,9 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from string import ascii_lowercase, digits
 from typing import Any, Literal, NamedTuple
 
@@ -154,7 +155,7 @@ def main(
     for number, part in enumerate(parts):
         budget = None
         if limit := settings.adapt.max_time:
-            left = max(seconds_of(limit) - (time.monotonic() - began), 1.0)
+            left = seconds_of(limit) - (time.monotonic() - began)
             budget = left / (len(parts) - number)
         try:
             result = adapter.adapt(part, limits[part.name], budget)
@@ -346,6 +347,8 @@ class Adapter:
     trained: TrainedModel | None
     train: Callable[[TrainConfig], object]
     measure: Callable[[Job], object]
+    answering: list[float] = field(default_factory=list)
+    """The seconds that the answers of each model took."""
 
     @property
     def _fits_canvas(self) -> bool:
@@ -354,14 +357,16 @@ class Adapter:
         return self.trained is None or (arch.any_canvas and arch.has_digits)
 
     def adapt(self, part: Part, limit: Limit, budget: float | None) -> dict[str, Any]:
-        """Train on the demonstrations of a part for at most `budget` seconds, and answer its test
-        inputs. Return what was done; a part that is done is only read.
+        """Train on the demonstrations of a part and answer its test inputs, in about `budget`
+        seconds. Return what was done; a part that is done is only read.
         """
         data = part.folder / "data"
         if part.done.exists():
             return read_json_object(part.done)
         if not limit.steps:
             return unanswered("no steps, as before")
+        if budget is not None and budget <= 0:
+            return unanswered("no time was left")
         options = ["--output-dir", str(data), "--dataset-dirs", self.settings.tasks]
         options += ["--num-aug", str(self.settings.adapt.num_aug), "--seed", str(self.config.seed)]
         if self._fits_canvas:
@@ -373,7 +378,7 @@ class Adapter:
             redirect_stderr(words),
         ):
             builder.build(builder.parse_options(options), Source(part.tasks, {}))
-            models = self._train(part, limit, budget)
+            models = self._train(part, limit, None if budget is None else began + budget)
         last = list(models.values())[-1]
         votes = {
             name: list(map(joined, *(model.details[name] for model in models.values())))
@@ -394,22 +399,24 @@ class Adapter:
         write_atomically(part.done, json.dumps(result) + "\n")
         return result
 
-    def _train(self, part: Part, limit: Limit, budget: float | None) -> dict[str, Trained]:
+    def _train(self, part: Part, limit: Limit, ending: float | None) -> dict[str, Trained]:
         """Return the models that learn a part one after the other; their answers vote together.
 
         For a single task there are two kinds. An "alone" keeps the rows of the puzzle embedding at
         their start: a model that cannot tell the views apart cannot learn them by heart, and
         answers more test inputs. A "run" learns rows as well: tasks with directions or fixed
-        colours need them. They take turns, with other seeds. A model begins only if the time left
-        is at least what the last one of its kind took.
+        colours need them. They take turns, with other seeds. A model after the first begins only if
+        the time left until `ending` is at least what the last one of its kind took.
         """
         models, took = dict[str, Trained](), dict[str, float]()
-        began = time.monotonic()
         for name, steps in limit.steps.items():
             kind = name.rstrip(digits)
-            left = None if budget is None else budget - (time.monotonic() - began)
-            if left is not None and left < took.get(kind, 0.0):
-                continue
+            left = None
+            if ending is not None:
+                left, spare = ending - time.monotonic(), fmean(self.answering or [0.0])
+                if models and left < took.get(kind, spare):
+                    continue
+                left -= spare
             follows = "alone" in limit.steps and name != list(limit.steps)[-1]
             if left is not None and follows and math.inf not in took.values():
                 left *= _SHARES[kind]
@@ -429,7 +436,9 @@ class Adapter:
                 own["puzzle_emb_lr"] = 0.0
             config = self.config.model_copy(update=own)
             is_late = self._run(part, part.folder / name, config, steps, most, budget)
+            trained = time.monotonic()
             step, details = self._answer(part, part.folder / name)
+            self.answering.append(time.monotonic() - trained)
             seconds = time.monotonic() - began
             model = Trained(step, is_late or step == steps, is_late, seconds, details)
             write_atomically(done, json.dumps(model._asdict()))

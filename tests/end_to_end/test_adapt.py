@@ -4,9 +4,13 @@ import importlib.util
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -201,12 +205,43 @@ def test_batches_are_enough_for_more_demonstrations_than_two_batches_hold(
 
 def test_time_is_shared_out(adapt: Any, tasks: Path, tmp_path: Path) -> None:
     more = ("adapt.steps=100000", "adapt.models=8", "lr=0", "puzzle_emb_lr=0")
-    adapt(tasks, "adapt.max_time=4s", *more)
+    adapt(tasks, "adapt.max_time=10s", *more)
     assert all(one["ending"] == "its time was over" for one in told(tmp_path).values())
     for one in told(tmp_path).values():
         # A kind that did not learn in time gets no second turn.
         assert list(one["steps"]) in (["alone", "run"], ["alone"])
         assert all(0 < steps < 100_000 for steps in one["steps"].values())
+
+
+def test_no_task_begins_after_the_time(
+    adapt: Any, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    clock = SimpleNamespace(monotonic=partial(next, count(step=100)))
+    monkeypatch.setattr(adapting, "time", clock)
+    first = adapt(tasks, "adapt.max_time=150s")
+    assert list(told(tmp_path)["aa"]["steps"]) == ["alone"]
+    assert first["bb"] == [NOTHING] * 2
+    assert "2/2 bb: no time was left; its answers are empty" in capsys.readouterr().out
+    file = tmp_path / "out/submission_steps.json"
+    assert adapt(tasks, f"adapt.steps={file}", name="again") == first
+    # Later, the same command goes on where it stood.
+    monkeypatch.setattr(adapting, "time", time)
+    assert adapt(tasks)["aa"] == first["aa"]
+    assert told(tmp_path)["bb"]["steps"] == {"alone": 6, "run": 6}
+
+
+def test_the_time_for_answers_is_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets, nothing = list[float](), cast(Any, None)
+
+    def learned(adapter: Any, part: Any, name: str, steps: int, most: int, budget: float) -> Any:
+        budgets.append(budget)
+        return adapting.Trained(steps, True, False, 1.0, {})
+
+    monkeypatch.setattr(adapting, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    monkeypatch.setattr(adapting.Adapter, "_learned", learned)
+    adapter = adapting.Adapter(*[nothing] * 5, answering=[10.0, 30.0])
+    adapter._train(nothing, adapting.Limit({"run": 6}, 6), 150.0)
+    assert budgets == [30.0]
 
 
 def trained_on(tasks: Path, folder: Path, augmented: str, *settings: str) -> Path:
