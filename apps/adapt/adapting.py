@@ -496,9 +496,13 @@ class Adapter:
             return None
         if self.settings.adapt.rows != "nearest":
             return self.settings.adapt.rows
-        from apps.adapt.nearest import nearest_row
+        file = part.folder / "nearest.json"
+        if not file.exists():
+            from apps.adapt.nearest import nearest_row
 
-        return nearest_row(self.trained, part.folder / "data")
+            row = nearest_row(self.trained, part.folder / "data", self.config.device)
+            write_atomically(file, json.dumps(row))
+        return read_json(file)
 
     def _answer(self, part: Part, run: Path) -> tuple[int, dict[str, Any]]:
         """Answer the test inputs of a part. Return the model's step, and the votes."""

@@ -11,6 +11,7 @@ from dataset.arc.augmentation import parse_identifier
 from dataset.format.schema import BLANK_NAME
 from models.registry import arch_on_device
 from puzzle_dataset import PuzzleDataset
+from runtime.device import resolve_device
 from runtime.errors import ConfigError
 from training.checkpoint.trained_model import TrainedModel
 from training.data import data_facts
@@ -19,9 +20,12 @@ _ROWS_AT_ONCE = 64
 
 
 @torch.no_grad()
-def nearest_row(trained: TrainedModel, folder: Path) -> int:
+def nearest_row(trained: TrainedModel, folder: Path, device: str) -> int:
     """Return the number of the row. The first row of each known task is tried on the first puzzle
     of the data set `folder`, the unchanged demonstrations, with all ACT steps.
+
+    Args:
+        device: the setting of the run.
     """
     dataset, folders = PuzzleDataset([folder], "train"), trained.run.data_folders("train")
     names = names_known_to(trained, lambda: PuzzleDataset(folders, "train", check_values=False))
@@ -37,14 +41,14 @@ def nearest_row(trained: TrainedModel, folder: Path) -> int:
         raise ConfigError(f"adapt.rows=nearest: {trained.weights} does not name its tasks")
     facts = data_facts(dataset.metadata, dataset.fields, dataset.kind)
     facts = replace(facts, num_puzzle_identifiers=trained.facts.num_puzzle_identifiers)
-    arch = arch_on_device(trained.run.arch, "cpu")
-    model = trained.load(arch, facts, str(folder), torch.device("cpu"))
+    place = torch.device(resolve_device(device))
+    model = trained.load(arch_on_device(trained.run.arch, place.type), facts, str(folder), place)
     number = int(dataset.sets["all"].puzzle_indices[1])
     batch = dataset.read("all", np.arange(number), np.zeros(number, np.int32))
-    inputs, labels = (torch.from_numpy(part) for part in (batch.inputs, batch.labels))
+    inputs, labels = (torch.from_numpy(part).to(place) for part in (batch.inputs, batch.labels))
     losses = []
     for start in range(0, len(known), some := max(1, _ROWS_AT_ONCE // number)):
-        rows = torch.tensor(known[start : start + some], dtype=torch.int32)
+        rows = torch.tensor(known[start : start + some], dtype=torch.int32, device=place)
         examples = {
             "inputs": inputs.repeat(len(rows), 1),
             "labels": labels.repeat(len(rows), 1),

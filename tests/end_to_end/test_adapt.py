@@ -299,6 +299,8 @@ def test_new_rows_start_at_the_nearest_task(
         (after,) = (tmp_path / rows / "submission_runs/aa/run").glob("step_*")
         table = load_weights(after)["model.inner.puzzle_emb.weights"]
         assert np.allclose(table, expected, atol=1e-6)
+    # It is looked for once.
+    assert (tmp_path / "nearest/submission_runs/aa/nearest.json").read_text() == "1"
 
 
 def test_a_checkpoint_is_adapted_by_several_models_at_its_own_rate(
