@@ -140,6 +140,9 @@ def main(
     if trained is not None:
         config = _as_trained(config, trained, settings)
     output, answers = Path(settings.output), dict[str, Any]()
+    if output.resolve().is_relative_to(Path(settings.tasks).resolve()):
+        inside = "it is inside this folder, whose files are all read as tasks; choose another place"
+        raise ConfigError(f"output={output}: with tasks={settings.tasks} {inside}")
     tasks = read_tasks(Path(settings.tasks), answers)
     answers |= {task.name: [attempts_of([])] * len(task.test) for task in tasks}
     parts = list(parts_of(tasks, output, settings.adapt.together))

@@ -397,6 +397,9 @@ def test_mistakes(adapt: Any, tasks: Path, tmp_path: Path) -> None:
             adapt(tasks, setting, name="other")
     with pytest.raises(DatasetError, match=r"nothing\.json: No such file"):
         adapt(tmp_path / "nothing.json")
+    with pytest.raises(ConfigError, match=r"^output=.*: with tasks=.* it is inside this folder"):
+        adapt(tmp_path, name="inside")
+    assert not (tmp_path / "inside").exists()
 
 
 @pytest.mark.parametrize("steps", [[6, 6], {}, {"../run": 6}, {"run": "many"}])
