@@ -34,6 +34,7 @@ from evaluation.evaluators.arc import attempts_of
 from evaluation.job import Job, prepare
 from runtime.errors import ConfigError, DatasetError, LockedError, Preempted, disk_errors, exit_code
 from runtime.files import write_atomically
+from runtime.process import env_world_size
 from runtime.schema import Count, CountOrZero, Duration, Schema, seconds_of
 from runtime.text import colours, duration, many, shown
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
@@ -128,6 +129,8 @@ def main(
     Args:
         train, measure: the runs of pretrain.py and evaluate.py.
     """
+    if env_world_size() > 1:
+        raise ConfigError("an adaptation is a single process: start it without torchrun")
     given = parse_overrides(parse_arguments(arguments).overrides)
     settings = validate(OwnSettings, _own(given))
     others = [line for line in arguments if not _is_own(line.partition("=")[0].lstrip("+"))]

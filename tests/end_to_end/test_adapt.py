@@ -371,6 +371,15 @@ def test_a_damaged_file_is_named_and_the_others_are_read(tmp_path: Path, capsys:
     assert "cut.json: not JSON" in err
 
 
+def test_it_is_a_single_process(
+    adapt: Any, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="start it without torchrun"):
+        adapt(tasks)
+    assert not (tmp_path / "out").exists()
+
+
 def test_mistakes(adapt: Any, tasks: Path, tmp_path: Path) -> None:
     wrong: list[tuple[list[str], type[Exception], str]] = [
         (["adapt.what=row"], ConfigError, "adapt.what=row"),
