@@ -230,7 +230,7 @@ def _write(
     groups, names = [], [BLANK_NAME] * unused
     for given in bar(tasks, "augment", "tasks"):
         task = replace(given, is_evaluation=given.is_evaluation or given.name in selected)
-        fewest = arc.fewest_colours(task) if options.fit else IDENTITY
+        fewest = arc.fewest_colours(task.asked) if options.fit else IDENTITY
         shown = arc.recoloured(task, fewest)
         augmentations = draw_augmentations(
             task.name, shown.pairs, options.num_aug, options.seed, recolour=not options.fit
@@ -249,7 +249,7 @@ def _write(
         ("selection", [group for group in evaluated if group.task.name in selected], test_pairs),
     ):
         if chosen:
-            arrays = _lazy_set(chosen, pairs_of, math.isqrt(frame.seq_len))
+            arrays = _lazy_set(chosen, pairs_of, frame)
             _write_set(directory / split, arrays, identifier, frame, options)
             counts[split] = {"puzzles": arrays.num_puzzles, "examples": arrays.num_examples}
     if not options.materialize:
@@ -265,8 +265,10 @@ def _write(
 
 
 def _fitting(groups: Sequence[_Group]) -> _Frame:
-    """Return the smallest frame that holds all grids, in all views, and a border on all sides."""
-    tasks = [group.task for group in groups]
+    """Return the smallest frame that holds all grids, in all views, and a border on all sides. It
+    does not depend on outputs that are never trained on, so these may be too large for it.
+    """
+    tasks = [group.task.asked for group in groups]
     grids = [grid for task in tasks for pair in task.pairs for grid in pair if grid is not None]
     side = max(max(arc.longest_output(task) for task in tasks), *(max(g.shape) for g in grids))
     colour = max(1, *(int(grid.max()) for grid in grids))
@@ -274,14 +276,22 @@ def _fitting(groups: Sequence[_Group]) -> _Frame:
 
 
 def _lazy_set(
-    groups: Sequence[_Group], pairs_of: Callable[[Task], Sequence[Pair]], side: int
+    groups: Sequence[_Group], pairs_of: Callable[[Task], Sequence[Pair]], frame: _Frame
 ) -> LazyArcSet:
+    """Return the pairs and augmentations of the groups. An output that does not fit the frame has
+    no labels, like an unknown one.
+    """
+    side, colours = math.isqrt(frame.seq_len), frame.vocab_size - ARC_FIRST_COLOUR_TOKEN
+
+    def canvas(grid: np.ndarray | None) -> np.ndarray:
+        fits = grid is not None and max(grid.shape) <= side and grid.max() < colours
+        return arc.encode_canvas(grid if fits else None, side)
+
     pairs = [pairs_of(group.task) for group in groups]
     num_pairs = np.array([len(of_task) for of_task in pairs])
     num_puzzles = np.array([len(group.augmentations) for group in groups])
     inputs, labels = (
-        np.stack([arc.encode_canvas(pair[part], side) for of_task in pairs for pair in of_task])
-        for part in (0, 1)
+        np.stack([canvas(pair[part]) for of_task in pairs for pair in of_task]) for part in (0, 1)
     )
     identifiers = [one.first_identifier + np.arange(len(one.augmentations)) for one in groups]
     return LazyArcSet(

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -246,7 +246,7 @@ def read_tasks(path: Path, answers: dict[str, Any]) -> list[Task]:
             if Path(name).name != name or name == ".." or len(name.encode()) > _LONGEST_NAME:
                 raise DatasetError(f"{file}: {shown(name)} cannot be the name of a folder")
             task = parse_task(name, content, str(file), is_evaluation=True, outputs_may_lack=True)
-            tasks.append(replace(task, test=tuple((given, None) for given, _ in task.test)))
+            tasks.append(task.asked)
         except DatasetError as error:
             warn(f"{error}; this task is left out")
             tests = content.get("test") if isinstance(content, dict) else None

@@ -56,6 +56,13 @@ class Task:
         pairs = self.train if self.is_evaluation else self.pairs
         return tuple(pair for pair in pairs if pair[1] is not None)
 
+    @property
+    def asked(self) -> "Task":
+        """The task without the outputs that are never trained on."""
+        if not self.is_evaluation:
+            return self
+        return replace(self, test=tuple((given, None) for given, _ in self.test))
+
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
         """Return the task as in a task file, without unknown outputs."""
         parts = {"train": self.train, "test": self.test}

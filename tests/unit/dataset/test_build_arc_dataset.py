@@ -98,6 +98,24 @@ def test_a_fitting_set_has_the_smallest_canvas_and_vocabulary(tmp_path: Path) ->
     assert first == [[[0, 2], [1, 1]], [[2, 2, 0, 1], [1, 1, 1, 1]]]
 
 
+def test_a_fitting_set_does_not_depend_on_outputs_that_are_never_trained_on(tmp_path: Path) -> None:
+    pair, found = {"input": [[0, 7], [4, 4]], "output": [[7, 4]]}, []
+    outputs = {"fits": [[4, 7]], "large": [[4] * 9] * 9, "colour": [[9, 5]]}
+    for name, output in outputs.items():
+        task = {"train": [pair], "test": [{"input": [[4, 0]], "output": output}]}
+        folder = tmp_path / name / "evaluation"
+        folder.mkdir(parents=True)
+        (folder / "t.json").write_text(json.dumps(task))
+        built = build(folder.parent, tmp_path / f"{name}_built", "--fit")
+        (train, shown), (test, asked) = (load_split(built / split) for split in ("train", "test"))
+        assert (train.seq_len, train.vocab_size) == (test.seq_len, test.vocab_size) == (9, 5)
+        found.append((read_json(built / "identifiers.json"), shown["all"].inputs.tolist()))
+        # The others are like unknown outputs, and still known for the score.
+        assert bool(asked["all"].labels.any()) == (name == "fits")
+        assert read_json(built / "test_puzzles.json") == {"t": task}
+    assert found[0] == found[1] == found[2]
+
+
 def test_identifiers_and_facts(lazy_arc: Path) -> None:
     names = read_json(lazy_arc / "identifiers.json")
     assert len(names) == len(set(names)) == 36
