@@ -46,6 +46,7 @@ from evaluation.puzzles import parse_names
 from runtime.errors import EXIT_DATA, DatasetError, disk_errors
 from runtime.files import open_regular, write_atomically
 from runtime.text import shown
+from training.tracking import warn
 
 FIELDS = ("puzzle_identifiers", "inputs", "preds", "q_halt_logits")
 _MAX_BYTES = 2**35
@@ -64,14 +65,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, metavar="FILE.html", help="of a submission's guesses")
     parser.add_argument("--submission", type=Path, metavar="FILE", help="write the submission")
     parser.add_argument(
-        "--ks", nargs="+", type=integer(1), default=DEFAULT_KS, metavar="K", help="K of pass@K"
+        "--ks", nargs="+", type=integer(1), metavar="K", help="K of pass@K of predictions"
     )
     options = parser.parse_args(arguments)
+    is_submission = [file.suffix for file in options.predictions] == [".json"]
+    for name in ("submission", "ks") if is_submission else ("page",):
+        if getattr(options, name) is not None:
+            parser.error(f"--{name} is for {'predictions' if is_submission else 'a submission'}")
     try:
-        if [file.suffix for file in options.predictions] == [".json"]:
+        if is_submission:
             found = score_submission(options.predictions[0], options.tasks, options.page)
         else:
-            found = run(options.predictions, options.tasks, options.submission, options.ks)
+            ks = options.ks or DEFAULT_KS
+            found = run(options.predictions, options.tasks, options.submission, ks)
         sys.stdout.write(f"{json.dumps(found)}\n")
     except DatasetError as error:
         sys.stderr.write(f"{parser.prog}: {shown(error, 10_000)}\n")
@@ -108,9 +114,20 @@ def run(
 
 
 def score_submission(path: Path, tasks_path: Path, page: Path | None = None) -> dict[str, Any]:
-    """Return the scores of a submission, for the test inputs whose outputs are known."""
-    contents = {name: read() for name, (_, read) in content_readers(tasks_path).items()}
-    tasks = parse_tasks(contents, tasks_path)
+    """Return the scores of a submission, for the test inputs whose outputs are known. A damaged
+    task is named and left out.
+    """
+    contents, tasks, problems = dict[str, Any](), dict[str, Any](), list[DatasetError]()
+    for name, (file, read) in content_readers(tasks_path).items():
+        try:
+            contents[name] = read()
+            tasks |= parse_tasks({name: contents[name]}, file)
+        except DatasetError as error:
+            problems.append(error)
+    if problems and not tasks:
+        raise problems[0]
+    for problem in problems:
+        warn(f"{problem}; this task is left out")
     solved = tasks_path.with_name(tasks_path.name.replace("challenges", "solutions"))
     if solved != tasks_path and solved.exists():
         for name, outputs in read_json_object(solved).items():
@@ -121,7 +138,7 @@ def score_submission(path: Path, tasks_path: Path, page: Path | None = None) -> 
                 raise DatasetError(f"{solved}: task {name!r} has no list of {number} outputs")
             for pair, output in zip(contents[name]["test"], outputs, strict=True):
                 pair["output"] = output
-        tasks = parse_tasks(contents, solved)
+        tasks = parse_tasks({name: contents[name] for name in tasks}, solved)
     tally = Tally()
     tally.add_attempts(tasks, read_json_object(path), path)
     scores, number = score(tasks, tally, (1, 2))

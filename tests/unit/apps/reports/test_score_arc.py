@@ -144,6 +144,36 @@ def test_solutions_of_a_wrong_form_are_refused(
     assert err.count("\n") == 1
 
 
+def test_options_of_the_other_use_are_refused(
+    small: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    npz, tasks = map(str, small)
+    for arguments, told in (
+        ([npz, tasks, "--page", "x.html"], "--page is for a submission"),
+        (["submission.json", tasks, "--submission", "x.json"], "--submission is for predictions"),
+        (["submission.json", tasks, "--ks", "1"], "--ks is for predictions"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            score_arc.main(arguments)
+        assert told in capsys.readouterr().err
+
+
+def test_a_damaged_task_is_left_out(run: Run, tmp_path: Path) -> None:
+    tasks, submission = tmp_path / "tasks", tmp_path / "submission.json"
+    tasks.mkdir()
+    made = {"train": [], "test": [{"input": [[1]], "output": [[2]]}]}
+    (tasks / "good.json").write_text(json.dumps(made))
+    (tasks / "cut.json").write_text(json.dumps(made)[:20])
+    (tasks / "ragged.json").write_text(json.dumps(made | {"test": [{"input": [[1], [2, 3]]}]}))
+    answer = [{"attempt_1": [[2]], "attempt_2": [[3]]}]
+    submission.write_text(json.dumps(dict.fromkeys(("good", "cut", "ragged"), answer)))
+    code, out, err = run(submission, tasks)
+    assert (code, json.loads(out)["solved_by_attempt"]) == (0, {"good": [1]})
+    assert "cut.json: not JSON" in err
+    assert "ragged.json: task 'ragged': test pair 1: input: row 2" in err
+    assert err.count("this task is left out") == 2
+
+
 def test_unreadable_files_are_named(run: Run, small: tuple[Path, Path], tmp_path: Path) -> None:
     predictions, tasks = small
     cut, plain = tmp_path / "cut.npz", tmp_path / "plain.npy"
