@@ -38,14 +38,18 @@ def main(challenges: Path, settings: list[str]) -> None:
     for written in Path().glob("worker_*/submission.json"):
         answers |= json.loads(written.read_bytes())
     # A task without an answer would make the whole submission invalid.
-    nothing = {"attempt_1": [[0]], "attempt_2": [[0]]}
-    complete = {
-        name: answers.get(name, [nothing] * len(task["test"])) for name, task in tasks.items()
-    }
+    complete = {name: answers.get(name) or no_answers(task) for name, task in tasks.items()}
     Path("submission.json").write_text(json.dumps(complete))
     sys.stdout.write(f"submission.json: {len(answers)} of {len(tasks)} tasks answered\n")
     if failed:
         sys.exit(f"workers {failed} failed; run it again to go on where they stood")
+
+
+def no_answers(task: object) -> list:
+    """Return empty answers, one for a malformed task."""
+    tests = task.get("test") if isinstance(task, dict) else None
+    number = len(tests) if isinstance(tests, list) else 0
+    return [{"attempt_1": [[0]], "attempt_2": [[0]]}] * max(1, number)
 
 
 def num_gpus() -> int:

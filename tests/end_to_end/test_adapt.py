@@ -489,6 +489,9 @@ def test_the_script_for_kaggle_deals_out_the_tasks(
     own = [json.loads((tmp_path / f"worker_{i}/submission.json").read_bytes()) for i in (0, 1)]
     assert own == [{name: found[name] for name in names} for names in (("aa", "bad"), ("bb",))]
     assert "3 of 3 tasks answered" in capsys.readouterr().out
+    # Without the workers' answers, too, every task has some.
+    made = [submit.no_answers(one) for one in ({"train": []}, {"test": [1, 2]}, [1], {"test": []})]
+    assert list(map(len, made)) == [1, 2, 1, 1]
     # A worker that fails leaves a complete submission, too.
     with pytest.raises(SystemExit, match=r"workers \[0, 1\] failed; run it again"):
         submit.main(tasks, [*GRID, *SMALL, "adapt.num_aug=7"])
