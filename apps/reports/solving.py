@@ -1,6 +1,7 @@
 """Let a trained model solve puzzles, and print its answers as boards and words."""
 
 import csv
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -44,6 +45,8 @@ Puzzles = Iterator[tuple[str, Puzzle]]  # Pairs of (place in the source, puzzle)
 # (description, whether the puzzle is solved or None if not known, function that makes the frames)
 Outcome = tuple[str, bool | None, "Callable[[], list[Frame]]"]
 
+_LONGEST_NAME = 200
+
 
 def main(overrides: list[str], adapt: Callable[[list[str]], object] | None = None) -> None:
     """Compose and validate the settings, read the puzzles, then load torch and solve them.
@@ -75,12 +78,22 @@ def main(overrides: list[str], adapt: Callable[[list[str]], object] | None = Non
 
 
 def settings_to_adapt(config: SolveConfig) -> Iterator[str]:
-    """Yield the settings of scripts/adapt.py; raise ConfigError if there is no ARC task."""
+    """Yield the settings of scripts/adapt.py; raise ConfigError if there is no ARC task, or if a
+    setting has no effect.
+    """
     if not is_task(config):
         raise ConfigError("adapt=true is for an ARC task: set file=TASK.json")
+    handed_on = ("checkpoint", "device", "num_threads")
+    for name, field in SolveConfig.model_fields.items():
+        is_read = name in (*handed_on, "adapt", "file", "plugins")
+        if not is_read and getattr(config, name) != field.default:
+            raise ConfigError(f"{name} has no effect with adapt=true")
     yield f"tasks={quoted_value(str(config.file))}"
-    yield f"output={quoted_value(f'adapted/{Path(str(config.file)).stem}.json')}"
-    for name in ("checkpoint", "device", "num_threads"):
+    # Another file or checkpoint gets another output.
+    words = f"{Path(str(config.file)).with_suffix('')} {config.checkpoint or ''}"
+    place = re.sub(r"[^\w.-]+", "_", words).strip("_")[-_LONGEST_NAME:]
+    yield f"output={quoted_value(f'adapted/{place}.json')}"
+    for name in handed_on:
         if (value := getattr(config, name)) is not None:
             yield f"{name}={quoted_value(str(value)) if isinstance(value, str) else value}"
 

@@ -517,7 +517,20 @@ def test_solve_hands_a_task_on(tmp_path: Path) -> None:
     settings = ["adapt=true", "device=cpu", "num_threads=1"]
     asked = [*settings, f"file={tmp_path}/a b.json", "checkpoint=zoo:arc-demo"]
     solving.main(asked, adapt=given.append)
-    own = [f"tasks='{tmp_path}/a b.json'", "output='adapted/a b.json'", "checkpoint='zoo:arc-demo'"]
+    place = f"{tmp_path}/a_b_zoo_arc-demo".strip("/").replace("/", "_")
+    output = f"output='adapted/{place}.json'"
+    own = [f"tasks='{tmp_path}/a b.json'", output, "checkpoint='zoo:arc-demo'"]
     assert given == [[*own, "device='cpu'", "num_threads=1"]]
+    solving.main([*settings, "file=b.json"], adapt=given.append)
+    assert "output='adapted/b.json'" in given[1]
+    for name, value in (
+        ("animate", "=x.gif"),
+        ("steps", "=8"),
+        ("chains", "=4"),
+        ("search", ".chains=2"),
+        ("arch_overrides", ".attention=math"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{name} has no effect with adapt=true"):
+            solving.main([*settings, "file=b.json", name + value], adapt=given.append)
     with pytest.raises(ConfigError, match="adapt=true is for an ARC task: set file=TASK.json"):
         solving.main(["adapt=true", "puzzle=53"], adapt=given.append)
