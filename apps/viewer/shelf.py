@@ -7,7 +7,7 @@ import csv
 import json
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from io import BytesIO
 from itertools import chain, islice
@@ -24,7 +24,7 @@ from apps.reports.solving import names_known_to
 from apps.reports.status import modified
 from dataset.arc.augmentation import parse_identifier
 from dataset.format.schema import METADATA_NAME
-from dataset.kinds.arc import ARC
+from dataset.kinds.arc import ARC, as_known, task_of
 from dataset.kinds.base import BoardLook, Kind, Puzzle
 from dataset.kinds.sudoku import SUDOKU
 from evaluation.puzzles import identifiers_of, kind_of_data, puzzles_of
@@ -89,21 +89,26 @@ class Model:
         )
 
     def as_known(self, puzzle: Puzzle) -> Puzzle:
-        """Return an ARC puzzle of any data set with the identifier that the model has for it.
+        """Return an ARC puzzle of any data set as the model knows its task.
 
         Raises:
-            DatasetError: it has none.
+            DatasetError: it has not seen the task.
         """
         if puzzle.kind is not ARC or self.identifiers is None:
             return puzzle
-        if puzzle.name not in self.identifiers:
+        if (known := as_known(puzzle, self.identifiers)) is None:
             raise DatasetError(f"the model has not seen {puzzle.name} in training")
-        return replace(puzzle, identifier=self.identifiers.index(puzzle.name))
+        return known
 
     def known(self, data: "Data") -> set[str] | None:
-        """Return the names of the ARC puzzles that it can solve; None: any puzzle."""
-        known = self.identifiers if data.kind is ARC else None
-        return None if known is None else set(known)
+        """Return the ARC tasks that it can solve; None: any puzzle."""
+        return self._tasks if data.kind is ARC else None
+
+    @cached_property
+    def _tasks(self) -> set[str] | None:
+        if self.identifiers is None:
+            return None
+        return {task for name in self.identifiers if (task := task_of(name))}
 
     def facts(self, shelf: "Shelf") -> dict[str, Any]:
         """Return the facts for the page."""
@@ -187,7 +192,8 @@ class Data:
         train = _training_data(self.folder)
         tasks = {row: _task_of(train.names[row]) for row in train.listed.tolist()}
         pairs = train.puzzles([row for row, task in tasks.items() if task == _task_of(own.name)])
-        others = [one for one in pairs if (one.question != own.question).any()]
+        asked = ARC.seen(own, own.question)
+        others = [one for one in pairs if not np.array_equal(ARC.seen(one, one.question), asked)]
         return [one for one in others if one.target is not None][:10]
 
     @cached_property
@@ -221,12 +227,14 @@ class Data:
 
     def rows(self, text: str = "", known: Collection[str] | None = None) -> np.ndarray:
         """Return the rows to list, int64. ARC puzzles are listed if their name contains `text`, and
-        is among `known` if that is given.
+        their task is among `known` if that is given.
         """
         if not self.names:
             return self.listed
         names = [self.names[row] for row in self.listed]
-        fits = [text in name.lower() and (known is None or name in known) for name in names]
+        fits = [
+            text in name.lower() and (known is None or _task_of(name) in known) for name in names
+        ]
         return self.listed[np.array(fits, bool)]
 
     def described(self, row: int, puzzle: Puzzle) -> str:

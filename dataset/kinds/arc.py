@@ -1,12 +1,13 @@
 """The kind `arc`: grids of colours on a canvas, and reading ARC tasks as puzzles."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isqrt
 from pathlib import Path
 
 import numpy as np
 
-from dataset.arc.augmentation import IDENTITY, parse_identifier, undo_grid
+from dataset.arc.augmentation import IDENTITY, augment_grid, parse_identifier, undo_grid
 from dataset.arc.tasks import Task, crop_grids, encode_canvas, parse_task
 from dataset.dihedral import INVERSE_VIEWS, dihedral_view
 from dataset.format.files import read_json
@@ -109,24 +110,56 @@ def arc_puzzles(task: Task, identifiers: Sequence[str] | None) -> list[Puzzle]:
     Raises:
         DatasetError: the task is not among them.
     """
-    identifier = 0
-    if identifiers is not None:
-        if task.name not in identifiers:
-            raise DatasetError(
-                f"{task.source}: the model has not seen task {task.name} in training, and can only"
-                " solve tasks for which it learned a puzzle embedding"
-            )
-        identifier = identifiers.index(task.name)
-    return [
+    puzzles = [
         Puzzle(
             ARC,
             ARC.to_grid(encode_canvas(question)),
             None if output is None else ARC.to_grid(encode_canvas(output)),
-            identifier,
-            task.name,
+            name=task.name,
         )
         for question, output in task.test
     ]
+    if identifiers is None:
+        return puzzles
+    known = [as_known(puzzle, identifiers) for puzzle in puzzles]
+    if None in known:
+        raise DatasetError(
+            f"{task.source}: the model has not seen task {task.name} in training, and can only"
+            " solve tasks for which it learned a puzzle embedding"
+        )
+    return [puzzle for puzzle in known if puzzle is not None]
+
+
+def task_of(name: str) -> str | None:
+    """Return the task of the name of an identifier; None if it is malformed."""
+    try:
+        return parse_identifier(name)[0]
+    except ValueError:
+        return None
+
+
+def as_known(puzzle: Puzzle, identifiers: Sequence[str]) -> Puzzle | None:
+    """Return an ARC puzzle as a model with these names has seen its task: with its own identifier,
+    or else in the first augmentation of the task; None if the task is not among them.
+    """
+    if puzzle.name in identifiers:
+        return replace(puzzle, identifier=identifiers.index(puzzle.name))
+    task = task_of(puzzle.name) or puzzle.name
+    known = (row for row, name in enumerate(identifiers) if name.startswith(task))
+    row = next((row for row in known if task_of(identifiers[row]) == task), None)
+    if row is None:
+        return None
+    name = identifiers[row]
+    _, view, colours = parse_identifier(name)
+
+    def augmented(grid: np.ndarray) -> np.ndarray:
+        original = ARC.seen(puzzle, grid) - ARC_FIRST_COLOUR_TOKEN
+        shown = augment_grid(original, view, colours)
+        return ARC.to_grid(encode_canvas(shown, len(puzzle.question)))
+
+    target = None if puzzle.target is None else augmented(puzzle.target)
+    question = augmented(puzzle.question)
+    return replace(puzzle, question=question, target=target, identifier=row, name=name)
 
 
 def read_arc_task(path: Path) -> Task:

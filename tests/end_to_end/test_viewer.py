@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,13 +21,17 @@ from apps.reports.frames import Frame
 from apps.viewer import command as viewer
 from apps.viewer.adapting import Adapter
 from apps.viewer.server import Server, _Handler
-from apps.viewer.shelf import find
+from apps.viewer.shelf import Model, find
 from apps.viewer.thinking import Options, Thinker, shown
+from dataset.arc.tasks import encode_canvas
 from dataset.build_arc_dataset import main as build_arc
 from dataset.build_maze_dataset import main as build_mazes
+from dataset.kinds.arc import ARC
+from dataset.kinds.base import Puzzle
 from dataset.kinds.sudoku import SUDOKU
 from evaluation.puzzles import puzzles_of
 from puzzle_dataset import PuzzleDataset
+from runtime.errors import DatasetError
 
 JSON = {"Content-Type": "application/json"}
 RECORDS: dict[str, Any] = {"model": 0, "of": "records", "number": 0}
@@ -130,6 +135,17 @@ def test_a_thought_is_told_step_by_step_and_saved(client: Client, sudoku_data: P
     assert client.ask("save", thought=thought).startswith(b"GIF89a")
     told = client.refused("save", thought=thought - 1)
     assert told == "these steps are no longer kept: solve the puzzle again"
+
+
+def test_a_task_is_known_by_its_own_name() -> None:
+    model, arc = Model("model", Path("model")), cast(Any, SimpleNamespace(kind=ARC))
+    vars(model)["identifiers"] = ["<blank>", "abc|||t0|||0213456789", "bad|||t9|||0"]
+    question = ARC.to_grid(encode_canvas(np.array([[1]], np.uint8)))
+    known = model.as_known(Puzzle(ARC, question, name="abc"))
+    assert (known.identifier, known.question[0, 0]) == (1, 4)
+    assert "abc" in (model.known(arc) or ())
+    with pytest.raises(DatasetError, match="the model has not seen bc in training"):
+        model.as_known(Puzzle(ARC, question, name="bc"))
 
 
 def test_a_round_counts_what_is_open_after_it() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dataset.arc.augmentation import augment_grid, parse_identifier
 from dataset.arc.tasks import encode_canvas
 from dataset.kinds.arc import ARC, arc_puzzles, cropped, read_arc_task
 from dataset.kinds.base import Kind
@@ -159,6 +160,22 @@ def test_a_task_is_known_by_its_name(tmp_path: Path) -> None:
     assert [puzzle.identifier for puzzle in arc_puzzles(task, None)] == [0, 0]
     with pytest.raises(DatasetError, match=r"abc\.json: the model has not seen task abc"):
         arc_puzzles(task, ["<blank>", "other"])
+
+
+def test_a_task_is_known_by_its_own_name(tmp_path: Path) -> None:
+    """A set built with --fit numbers its colours anew."""
+    path, name = tmp_path / "abc.json", "abc|||t1|||0213456789"
+    pair = {"input": [[1, 0]], "output": [[2], [0]]}
+    path.write_text(json.dumps({"train": [pair], "test": [pair]}))
+    names = ["<blank>", "abcd", name, "abc|||t0|||0213456789"]
+    (puzzle,) = arc_puzzles(read_arc_task(path), names)
+    assert (puzzle.identifier, puzzle.name) == (2, name)
+    given = augment_grid(np.array([[1, 0]], np.uint8), *parse_identifier(name)[1:])
+    assert np.array_equal(cropped(puzzle.question, puzzle.question), given)
+    assert puzzle.target is not None
+    for side, grid in (("input", puzzle.question), ("output", puzzle.target)):
+        assert (ARC.seen(puzzle, grid) - 2).tolist() == pair[side]
+    assert ARC.judge(puzzle.question, puzzle.target, puzzle.target).solved
 
 
 def test_the_puzzles_of_a_data_set(sudoku_data: Path, tasks_data: Path) -> None:
