@@ -129,19 +129,20 @@ def test_a_task_that_fails_gets_empty_answers(
     capsys: Any,
     error: Exception,
 ) -> None:
-    output, made = tmp_path / "out/submission.json", adapting.Adapter._train
-    failing = ["aa"]
+    made, failing, before = adapting.Adapter._train, ["aa"], list[dict[str, Any]]()
 
     def fails(adapter: Any, part: Any, *rest: Any) -> Any:
-        assert json.loads(output.read_bytes()).keys() == {"aa", "bb"}
+        before.append(json.loads((part.folder.parents[1] / "submission.json").read_bytes()))
         if part.name in failing:
             raise error
         return made(adapter, part, *rest)
 
     monkeypatch.setattr(adapting.Adapter, "_train", fails)
     found = adapt(tasks)
-    assert found["aa"] == [NOTHING]
-    assert len(found["bb"]) == 2
+    nothing = {"aa": [NOTHING], "bb": [NOTHING] * 2}
+    assert before[0] == nothing
+    assert found["aa"] == nothing["aa"]
+    assert told(tmp_path)["bb"]["steps"] == {"alone": 6, "run": 6}
     err = capsys.readouterr().err
     assert f"aa: {error}; its answers are empty" in err
     assert "1 of 2 failed" in err
@@ -150,13 +151,14 @@ def test_a_task_that_fails_gets_empty_answers(
     assert adapt(tasks, f"adapt.steps={file}", name="again") == found
     # The same command goes on with it, and keeps the other answers meanwhile.
     monkeypatch.setattr(adapting.Adapter, "_train", fails)
+    failing.clear()
     adapt(tasks)
+    assert before[-1] == found
     assert told(tmp_path)["aa"]["steps"] == {"alone": 6, "run": 6}
-    output = tmp_path / "all/submission.json"
-    failing.append("bb")
+    failing.extend(["aa", "bb"])
     with pytest.raises(type(error), match=str(error)):
         adapt(tasks, name="all")
-    assert json.loads(output.read_bytes()) == {"aa": [NOTHING], "bb": [NOTHING] * 2}
+    assert json.loads((tmp_path / "all/submission.json").read_bytes()) == nothing
 
 
 def test_test_outputs_are_never_read(adapt: Any, tmp_path: Path) -> None:
