@@ -78,7 +78,7 @@ def vary_puzzles(
 
     The first is made from the puzzle, each further one from the one before it; after a failure, the
     next starts at the puzzle again. A variant is minimal, has exactly one solution, another one
-    than the puzzle it was made from, and needs at least as many guesses as the first puzzle, or 100
+    than the puzzle it was made from, and needs at least as many guesses as the first puzzle, or 64
     (see `count_guesses`). Threads work on several puzzles at a time; their number changes nothing.
 
     Args:
