@@ -17,7 +17,7 @@ import numpy as np
 
 from dataset.compiled import in_order
 from dataset.sources import GeneratedPuzzle, Puzzles
-from dataset.sudoku.kernels import count_guesses, draw_puzzle, solution_key, vary_puzzle
+from dataset.sudoku.kernels import draw_puzzle, solution_key, solve_board, vary_puzzle
 from dataset.sudoku.rules import DIGIT_OF_BIT, layout_of
 from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.errors import ConfigError
@@ -25,9 +25,8 @@ from runtime.streams import Stream, random_words
 
 MAX_STEPS = 5000  # Steps of a vicinity search before it starts again with another solution.
 _MAX_EFFORT = 50_000  # Attempts plus steps without a new puzzle before giving up.
-_HARD = 64  # Guesses that are enough for a variant of a harder puzzle.
-_MAX_TRIES = 500  # Attempts at one variant.
-_IMAGES = 64  # Symmetric images of a puzzle to count guesses on.
+_HARD = 64  # Backtracks that are enough for a variant of a harder puzzle.
+_MAX_CLIMB = 2_000  # Steps to make one variant harder.
 _WORDS_PER_BLOCK = 1024
 
 
@@ -77,41 +76,33 @@ def vary_puzzles(
     """Yield up to `copies` variants of each puzzle: question, answer and the puzzle's rating.
 
     The first is made from the puzzle, each further one from the one before it; after a failure, the
-    next starts at the puzzle again. A variant is minimal, has exactly one solution, another one
-    than the puzzle it was made from, and needs at least as many guesses as the first puzzle, or 64
-    (see `count_guesses`). Threads work on several puzzles at a time; their number changes nothing.
+    next starts at the puzzle again. A variant is minimal, has exactly one solution, and needs as
+    many backtracks as the puzzle, or 64, at least. Threads work on several puzzles at a time; their
+    number changes nothing.
 
     Args:
         taken: keys of puzzles that must not be repeated; keys of the variants are added.
     """
 
-    def variants_of(number: int) -> list[tuple[Any, tuple[np.ndarray, np.ndarray]]]:
+    def variants_of(number: int) -> list[tuple[np.ndarray, np.ndarray]]:
         question = puzzles.questions[number]
         start = board = (1 << question.astype(np.int64)) >> 1
-        state = random_words(seed, Stream.VARIANTS, (1, 0, number, 0), 1)
-        min_guesses = np.int64(min(count_guesses(start, moves, layout, state), _HARD))
-        made: dict[Any, tuple[np.ndarray, np.ndarray]] = {}
-        for attempt in range(2 * copies if question.any() else 0):
-            if len(made) == copies:
-                break
-            state = random_words(seed, Stream.VARIANTS, (0, attempt, number, 0), 1)
-            success, board, solution = vary_puzzle(
-                board, min_guesses, np.int64(_MAX_TRIES), moves, layout, state
-            )
+        min_rating = np.int64(min(solve_board(start, layout, np.int64(1))[1], _HARD))
+        made = []
+        for copy in range(copies if question.any() else 0):
+            state = random_words(seed, Stream.VARIANTS, (0, copy, number, 0), 1)
+            success, board, solution = vary_puzzle(board, min_rating, _MAX_CLIMB, layout, state)
             if success:
-                variant = DIGIT_OF_BIT[board], DIGIT_OF_BIT[solution]
-                made.setdefault(image_key(*variant, size), variant)
+                made.append((DIGIT_OF_BIT[board], DIGIT_OF_BIT[solution]))
             else:
                 board = start
-        return list(made.items())
+        return made
 
-    layout, symmetries = layout_of(size), sudoku_symmetries(size)
-    words = random_words(seed, Stream.VARIANTS, (2, 0, 0, 0), _IMAGES)
-    moves = symmetries.cells((words % np.uint64(symmetries.num_moves)).astype(np.int64))
+    layout = layout_of(size)
     made = in_order(variants_of, range(len(puzzles.questions)))
     for variants, rating in zip(made, puzzles.ratings, strict=True):
-        for key, (question, answer) in variants:
-            if key not in taken:
+        for question, answer in variants:
+            if (key := image_key(question, answer, size)) not in taken:
                 taken.add(key)
                 yield question, answer, rating
 

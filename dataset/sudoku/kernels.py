@@ -145,8 +145,7 @@ def _search(clues, allowed, layout, limit, randomize, state):
     Args:
         allowed: int64 [cells], the digits that each empty cell may have.
     Returns:
-        (solutions found, guesses taken back before the first solution or the end, first solution,
-        all guesses).
+        (solutions found, guesses taken back before the first solution or the end, first solution).
     """
     cells, board = len(clues), clues.copy()
     answer = board
@@ -174,11 +173,11 @@ def _search(clues, allowed, layout, limit, randomize, state):
                 answer = board.copy()
             solutions += 1
             if solutions == limit:
-                return solutions, backtracks, answer, guesses
+                return solutions, backtracks, answer
         while depth > 0 and guess_options[depth - 1] == 0:
             depth -= 1
         if depth == 0:
-            return solutions, backtracks if solutions > 0 else guesses, answer, guesses
+            return solutions, backtracks if solutions > 0 else guesses, answer
         level = depth - 1
         filled = _undo(board, used, layout, trail, filled, guess_filled[level])
         bit = _choose(guess_options[level], randomize, state)
@@ -200,7 +199,7 @@ def solve_board(clues, layout, limit):
         (solutions up to `limit`, backtracks before the first, the first solution).
     """
     state = np.zeros(1, dtype=np.uint64)
-    return _search(clues, _any_digit(layout), layout, limit, np.int64(0), state)[:3]
+    return _search(clues, _any_digit(layout), layout, limit, np.int64(0), state)
 
 
 @compiled
@@ -276,6 +275,20 @@ def _without_a_clue(puzzle, state):
 
 
 @compiled
+def _complete(puzzle, solution, at_a_time, layout, state):
+    """Add clues, some at a time, until the solution is the only one, make the puzzle minimal, and
+    return its rating.
+    """
+    while _count_and_rate(puzzle, layout, state)[0] != 1:
+        for _ in range(at_a_time):
+            empty = np.flatnonzero(puzzle == 0)
+            cell = empty[_random_below(state, len(empty))]
+            puzzle[cell] = solution[cell]
+    _dig(puzzle, np.int64(0), layout, state)
+    return _count_and_rate(puzzle, layout, state)[1]
+
+
+@compiled
 def _climb(puzzle, solution, min_rating, max_steps, layout, state):
     """Make the puzzle minimal, then harder, by a vicinity search; return (puzzle, rating, steps).
 
@@ -288,64 +301,31 @@ def _climb(puzzle, solution, min_rating, max_steps, layout, state):
     while best < min_rating and steps < max_steps:
         steps += 1
         neighbour = _without_a_clue(puzzle, state)
-        while _count_and_rate(neighbour, layout, state)[0] != 1:
-            for _ in range(2):
-                empty = np.flatnonzero(neighbour == 0)
-                cell = empty[_random_below(state, len(empty))]
-                neighbour[cell] = solution[cell]
-        _dig(neighbour, np.int64(0), layout, state)
-        _, rating = _count_and_rate(neighbour, layout, state)
+        rating = _complete(neighbour, solution, np.int64(2), layout, state)
         if rating >= best:
             best, puzzle = rating, neighbour
     return puzzle, best, steps
 
 
 @compiled
-def count_guesses(puzzle, moves, layout, state):
-    """Return the guesses that a search for all solutions needs: the fewest for four random images.
+def vary_puzzle(puzzle, min_rating, max_steps, layout, state):
+    """Make a minimal puzzle with another solution than this one's.
 
-    On one image alone a puzzle can need many by bad luck, because the solver guesses in the first
-    of the cells with the fewest candidates.
-
-    Args:
-        moves: intp [N, cells], the old position of each cell in N images.
-    """
-    fewest, free, limit = np.int64(1 << 62), _any_digit(layout), np.int64(2)
-    for _ in range(4):
-        image = puzzle[moves[_random_below(state, len(moves))]]
-        fewest = min(fewest, _search(image, free, layout, limit, np.int64(0), state)[3])
-    return fewest
-
-
-@compiled
-def vary_puzzle(puzzle, min_guesses, max_tries, moves, layout, state):
-    """Look for a minimal puzzle that differs in one clue, and so in its solution.
-
-    A try removes a clue, draws one of the solutions, and adds a clue of it in up to four cells in
-    which it differs from the old one, one after the other. It succeeds if the drawn solution is
-    then the only one, and the puzzle, made minimal, needs at least `min_guesses` guesses (see
-    `count_guesses`).
+    Clues are removed until a solution drawn at random is another one. Clues of it are added until
+    it is the only one. Then `_climb` makes the puzzle harder.
 
     Returns:
-        (success, puzzle, solution).
+        (success, puzzle, solution); success: the rating is at least `min_rating`.
     """
-    free, one = _any_digit(layout), np.int64(1)
-    old = _search(puzzle, free, layout, one, one, state)[2]
-    puzzle = puzzle.copy()
-    _dig(puzzle, np.int64(0), layout, state)
-    for _ in range(max_tries):
-        base = _without_a_clue(puzzle, state)
-        solution = _search(base, free, layout, one, one, state)[2]
-        places = np.flatnonzero(solution != old)
-        _shuffle(state, places)
-        for cell in places[:4]:
-            new = base.copy()
-            new[cell] = solution[cell]
-            if _count_and_rate(new, layout, state)[0] == 1:
-                _dig(new, np.int64(0), layout, state)
-                if count_guesses(new, moves, layout, state) >= min_guesses:
-                    return True, new, solution
-    return False, puzzle, old
+    free, one, drawn = _any_digit(layout), np.int64(1), np.int64(1)
+    old = _search(puzzle, free, layout, one, drawn, state)[2]
+    new, solution = puzzle, old
+    while new.any() and (solution == old).all():
+        new = _without_a_clue(new, state)
+        solution = _search(new, free, layout, one, drawn, state)[2]
+    _complete(new, solution, one, layout, state)
+    new, rating, _ = _climb(new, solution, min_rating, max_steps, layout, state)
+    return rating >= min_rating, new, solution
 
 
 @compiled
