@@ -155,8 +155,7 @@ class Trainer:
             if self.learner.outcomes.check() or self._reached_max_steps():
                 return True
             self.speed.lap("step")
-            # At the same steps, whenever an interrupted run began again.
-            if self.learner.metrics.full or progress.step % self.config.log_interval == 0:
+            if self.learner.metrics.full:
                 self._log_steps(bar)
             if self.callbacks.save_asked or (interval and progress.step % interval == 0):
                 self._log_steps(bar)
