@@ -11,6 +11,7 @@ import yaml
 
 from evaluation.config import EvalConfig, SolveConfig
 from runtime.errors import ConfigError
+from runtime.process import EXIT_CODES_FOLDER, common_exit_code
 from scripts.convert_checkpoint import ConvertConfig
 from training.config.composition import hydra_settings, load_config
 from training.config.overrides import parse_arguments
@@ -313,3 +314,16 @@ def test_a_file_of_ones_own_chooses_launcher_and_sweeper() -> None:
 def test_an_experiment_chooses_no_launcher(complaint: Answer, text: str, told: str) -> None:
     write("experiment/mine.yaml", f"# @package _global_\n{text}\n")
     assert told in complaint("--config-dir", ".", "experiment=mine", "--cfg", "job")
+
+
+def test_a_program_error_of_a_rank_has_a_code(
+    enter: Callable[..., int | str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def main(arguments: list[str]) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setenv(EXIT_CODES_FOLDER, str(tmp_path))
+    with pytest.raises(ZeroDivisionError):
+        enter(main=main)
+    (tmp_path / "0/rank_1").write_text("75")  # The launcher stopped the other rank.
+    assert common_exit_code(tmp_path) == 1

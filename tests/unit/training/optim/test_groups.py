@@ -18,7 +18,13 @@ from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, ParamGroupConfig, TrainConfig
 from training.optim import groups as optim
 from training.optim.adam_atan2 import AdamATan2
-from training.optim.groups import GradientBucket, ParamGroup, assign_groups, build_optimizer
+from training.optim.groups import (
+    GradientBucket,
+    ParamGroup,
+    assign_groups,
+    build_optimizer,
+    groups_of,
+)
 
 FACTS = DataFacts(vocab_size=5, seq_len=4, num_puzzle_identifiers=6)
 
@@ -93,6 +99,16 @@ def test_frozen_parameters_need_no_group() -> None:
     assert list(group.params) == ["first.weight", "first.bias"]
     with pytest.raises(ConfigError, match=r"optimizer\.groups\.b"):
         assign(module, configs(a=["first.*"], b=["second.*"]))
+
+
+def test_a_frozen_trunk_leaves_heads_and_learned_weights_of_losses_free() -> None:
+    model = small_model(loss={"weighting": "uncertainty"})
+    settings = ["data_path=none", "freeze_weights=trunk"]
+    groups_of(model, load_config(TrainConfig, "cfg_pretrain", settings))
+    free = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert free
+    assert all("_head." in name or name.startswith("log_variances.") for name in free)
+    assert any(name.startswith("log_variances.") for name in free)
 
 
 def kind(name: str) -> str:
