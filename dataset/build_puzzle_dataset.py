@@ -118,11 +118,8 @@ class KindBuild(PuzzleBuild):
         return [self.rules.key_of(question) for question in questions]
 
     def filtered(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
-        if not (least := self.options.min_rating):
-            return puzzles
-        hard = puzzles.rows(puzzles.ratings >= least)
-        counts["dropped_as_too_easy"] = len(puzzles.ratings) - len(hard.ratings)
-        return hard
+        least = self.options.min_rating
+        return self.without_easy(puzzles, least, counts) if least else puzzles
 
     def enlarged(self, train: Puzzles, others: Sequence[Puzzles]) -> Puzzles:
         """Return the training puzzles, and remember the others: `examples` makes none of them."""

@@ -11,6 +11,7 @@ has the parts shared with the maze builder.
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -124,11 +125,8 @@ class SudokuBuild(PuzzleBuild):
         return [image_key(question, answer, self.size) for question, answer in pairs]
 
     def filtered(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
-        hard = puzzles
-        if self.options.min_difficulty is not None:
-            hard = puzzles.rows(puzzles.ratings >= self.options.min_difficulty)
-        counts["dropped_as_too_easy"] = len(puzzles.ratings) - len(hard.ratings)
-        return hard
+        least = self.options.min_difficulty
+        return self.without_easy(puzzles, -inf if least is None else least, counts)
 
     def enlarged(self, train: Puzzles, others: Sequence[Puzzles]) -> Puzzles:
         if self.options.variants is None:

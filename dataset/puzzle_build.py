@@ -114,6 +114,13 @@ class PuzzleBuild(ABC):
         """Drop the puzzles excluded by the flags, and add their number to `counts`."""
         return puzzles
 
+    @staticmethod
+    def without_easy(puzzles: Puzzles, least: float, counts: dict[str, Any]) -> Puzzles:
+        """Drop the puzzles with a lower rating, and count them."""
+        hard = puzzles.rows(puzzles.ratings >= least)
+        counts["dropped_as_too_easy"] = len(puzzles.ratings) - len(hard.ratings)
+        return hard
+
     def enlarged(self, train: Puzzles, others: Sequence[Puzzles]) -> Puzzles:
         """Return the training puzzles, with more if the flags ask for them.
 

@@ -55,13 +55,13 @@ class Course:
         """Whether the answer is right after each step, bool [N, b]."""
         return self.is_right(self.answers)
 
-    def is_right(self, answers: Tensor) -> Tensor:
-        """Return whether answers [..., b, S] are right in all labelled cells, bool [..., b]; for
-        kinds with several right answers, whether they keep the rules.
+    def is_right(self, answers: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+        """Return whether answers [..., b, S] to these rows of the batch are right in all labelled
+        cells, bool [..., b]; for kinds with several right answers, whether they keep the rules.
         """
-        labels = self.examples["labels"]
+        questions, labels = (self.examples[name][rows] for name in ("inputs", "labels"))
         if self.kind is not None and self.kind.many_answers:
-            questions = self.examples["inputs"].expand(answers.shape)
+            questions = questions.expand(answers.shape)
             boards = (each.reshape(-1, answers.shape[-1]).cpu() for each in (questions, answers))
             valid = torch.from_numpy(self.kind.holds(*(each.numpy() for each in boards))[0])
             return valid.reshape(answers.shape[:-1]).to(answers.device)

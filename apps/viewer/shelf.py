@@ -22,7 +22,6 @@ from apps.reports.html import percent
 from apps.reports.reading import find_runs, rows_of
 from apps.reports.solving import names_known_to
 from apps.reports.status import modified
-from dataset.arc.augmentation import parse_identifier
 from dataset.format.schema import METADATA_NAME
 from dataset.kinds.arc import ARC, as_known, task_of
 from dataset.kinds.base import BoardLook, Kind, Puzzle
@@ -190,8 +189,8 @@ class Data:
         if self.kind is not ARC or not (self.folder / "train" / METADATA_NAME).is_file():
             return []
         train = _training_data(self.folder)
-        tasks = {row: _task_of(train.names[row]) for row in train.listed.tolist()}
-        pairs = train.puzzles([row for row, task in tasks.items() if task == _task_of(own.name)])
+        tasks = {row: task_of(train.names[row]) for row in train.listed.tolist()}
+        pairs = train.puzzles([row for row, task in tasks.items() if task == task_of(own.name)])
         asked = ARC.seen(own, own.question)
         others = [one for one in pairs if not np.array_equal(ARC.seen(one, one.question), asked)]
         return [one for one in others if one.target is not None][:10]
@@ -233,7 +232,7 @@ class Data:
             return self.listed
         names = [self.names[row] for row in self.listed]
         fits = [
-            text in name.lower() and (known is None or _task_of(name) in known) for name in names
+            text in name.lower() and (known is None or task_of(name) in known) for name in names
         ]
         return self.listed[np.array(fits, bool)]
 
@@ -255,17 +254,13 @@ class Data:
 
 def label(puzzle: Puzzle) -> str:
     """Return a label for a puzzle of a data set, for ARC with its task."""
-    task = f"task {_task_of(puzzle.name)}, " if puzzle.name else ""
+    task = f"task {task_of(puzzle.name)}, " if puzzle.name else ""
     return f"{task}{puzzle.place}"
 
 
 @lru_cache(8)
 def _training_data(folder: Path) -> Data:
     return Data("", folder, "train")
-
-
-def _task_of(name: str) -> str:
-    return parse_identifier(name)[0]
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,7 @@ class RunKeeper:
         if state.iteration is None or state.position is None:
             name = "iteration" if state.iteration is None else "position"
             raise CheckpointError(f"{path / STATE}: has no {name}")
+        iteration = _iteration(checkpoint, learner.config)
         optimizer = learner.config.optimizer
         saved_by = (state.config or {}).get("optimizer")
         if saved_by and _muon_groups(saved_by) != _muon_groups(optimizer.model_dump()):
@@ -180,8 +181,7 @@ class RunKeeper:
             store.remove_leftovers(self.run_dir)
         config = learner.config.model_dump(mode="json")
         now = state.model_copy(update={"config": config})
-        place = state.step, _iteration(checkpoint, learner.config), state.position
-        seconds = state.seconds or 0.0
+        place, seconds = (state.step, iteration, state.position), state.seconds or 0.0
         progress = Progress(*place, seconds=seconds, callbacks=state.callbacks or {})
         if state.scored_on == now.scored_on:
             progress.best_score, progress.best_step = state.best_score, state.best_step

@@ -33,7 +33,7 @@ from training.optim.schedules import LR_SCHEDULES, PUBLISHED, ScheduleConfig
 
 import_all("training.callbacks", "[!_]*.py")
 
-_ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 Rate = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 
 # With `reduction=exact` every global batch is cut into this many shards at any number of ranks, and
@@ -150,7 +150,7 @@ class DataConfig(Schema):
         """The command that builds the set, if it has a builder."""
         settings = f"data={self.name} {shlex.quote(f'data.path={self.path}')}"
         settings += f" 'plugins=[{','.join(PLUGINS)}]'" if PLUGINS else ""
-        is_wheel = not (_ROOT / "pyproject.toml").is_file()
+        is_wheel = not (ROOT / "pyproject.toml").is_file()
         command = "recursive-reasoning build" if is_wheel else "python scripts/build_dataset.py"
         return f"{command} {settings}"
 

@@ -18,9 +18,9 @@ from omegaconf import DictConfig
 from runtime.errors import ConfigError
 from runtime.registry import PLUGIN_PARTS, import_plugins
 from runtime.text import shown
-from training.config.schema import flatten
+from training.config.schema import ROOT, flatten
 
-CONFIG_DIR = Path(__file__).resolve().parents[2] / "config"
+CONFIG_DIR = ROOT / "config"
 # The settings of Hydra's own that may be changed: those of launchers and sweepers. The others name
 # classes that Hydra would build, or places outside the run's folder where it would write.
 HYDRA_GROUPS = ("hydra/launcher", "hydra/sweeper", "hydra/sweeper/sampler")

@@ -86,13 +86,21 @@ def test_a_folder_of_typed_puzzles_is_read_and_checked(
     assert ratings[1].tolist() == [7]
 
 
-def test_a_puzzle_that_has_no_rules_is_named_with_its_row(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def kenken_texts() -> tuple[str, str]:
+    """Return the question and the answer of a KenKen of 4 x 4 cells."""
     kind = kind_named("kenken")
     puzzle = kind.example(12, 0)
     assert puzzle is not None
-    text = kind.board(12).text(puzzle.question).replace("#", " ", 1)
+    solution = kind.solution(puzzle.question)
+    assert solution is not None
+    text = kind.board(12).text
+    return text(puzzle.question), text(solution)
+
+
+def test_a_puzzle_that_has_no_rules_is_named_with_its_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = kenken_texts()[0].replace("#", " ", 1)
     for split in ("train", "test"):
         (tmp_path / f"{split}.csv").write_text(f"{HEADER}me,{text},{text},\n")
     command = ["--kind=kenken", "--size=4", f"--source={tmp_path}"]
@@ -103,16 +111,11 @@ def test_a_puzzle_that_has_no_rules_is_named_with_its_row(
 def test_questions_must_be_right_as_typed_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kenken = kind_named("kenken")
-    puzzle = kenken.example(12, 0)
-    assert puzzle is not None
-    solution = kenken.solution(puzzle.question)
-    assert solution is not None
-    board = kenken.board(12)
-    open_side = board.text(puzzle.question).replace("#", ".", 1)
+    question, solution = kenken_texts()
+    open_side = question.replace("#", ".", 1)
     half = "?....#?.....?.....?.....?"  # An edge in the lower half of the board alone.
     for kind, size, question, answer, problem in (
-        ("kenken", 4, open_side, board.text(solution), "the cage of row 1, column 1: a side is"),
+        ("kenken", 4, open_side, solution, "the cage of row 1, column 1: a side is"),
         ("colouring", 5, half, half.replace("?", "A", 1).replace("?", "B"), "row 1, cell 2 does"),
     ):
         for split in ("train", "test"):
