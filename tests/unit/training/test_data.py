@@ -91,7 +91,7 @@ def test_what_is_missing_says_how_to_build_it(
 def test_without_the_project_s_folder_the_installed_command_builds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "_ROOT", tmp_path)
+    monkeypatch.setattr(schema, "ROOT", tmp_path)
     told = "build it with: recursive-reasoning build data=sudoku data.path=gone$"
     with pytest.raises(DatasetError, match=told):
         opened("data=sudoku", "data.path=gone")
