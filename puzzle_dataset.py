@@ -295,6 +295,7 @@ class EvalBatches:
     Args:
         global_batch_size: rows of all ranks together, a multiple of world_size.
         max_examples: use only this many rows at the start of each set (None: all).
+        spread: use rows that are spread evenly over each set instead.
     Raises:
         ValueError: global_batch_size is not a multiple of world_size.
     """
@@ -307,8 +308,10 @@ class EvalBatches:
         rank: int = 0,
         world_size: int = 1,
         max_examples: int | None = None,
+        spread: bool = False,
     ) -> None:
         self.dataset, self.global_batch_size, self._rank = dataset, global_batch_size, rank
+        self._spread = spread
         self.local_batch_size = _local_batch_size(global_batch_size, world_size)
         self.num_examples = {
             name: len(range(arrays.num_examples)[:max_examples])
@@ -328,8 +331,12 @@ class EvalBatches:
 
     def _read_padded(self, name: str, first: int, last: int) -> Batch:
         arrays, metadata = self.dataset.sets[name], self.dataset.metadata
-        puzzles = np.searchsorted(arrays.puzzle_indices, np.arange(first, last), side="right") - 1
-        batch = self.dataset.read(name, slice(first, last), arrays.puzzle_identifiers[puzzles])
+        rows = np.arange(first, last)
+        if self._spread:
+            rows = rows * arrays.num_examples // self.num_examples[name]
+        puzzles = np.searchsorted(arrays.puzzle_indices, rows, side="right") - 1
+        read = rows if self._spread else slice(first, last)
+        batch = self.dataset.read(name, read, arrays.puzzle_identifiers[puzzles])
         missing = self.local_batch_size - (last - first)
         if missing == 0:
             return batch

@@ -21,11 +21,13 @@ from dataset.format.schema import IGNORE_LABEL_ID
 from dataset.kinds.base import Kind, Views, known_kind
 from evaluation import table
 from evaluation.config import Choice, ThinkingSettings
+from evaluation.energy import NUM_PATTERNS, HopfieldEnergy, learned_energy
 from evaluation.metrics import Estimate, wilson
 from evaluation.think import Forward, chain_steps, evaluating
 from evaluation.views import Seen, seen_by_chains
 from models.act import ACTLossHead
-from puzzle_dataset import Batch, EvalBatches
+from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
+from runtime.errors import ConfigError
 from runtime.progress import bar
 from runtime.ranks import Ranks
 
@@ -39,6 +41,7 @@ class ChainResult(NamedTuple):
         q_halt: float32 [C, D, b].
         residual: float32 [C, D, b], see `residual_of`.
         halt: int64 [C, b], the step after which a chain halts; 0: it never does.
+        energy: float32 [C, D, b]; None: no energy was learned.
     """
 
     preds: np.ndarray
@@ -46,6 +49,7 @@ class ChainResult(NamedTuple):
     q_halt: np.ndarray
     residual: np.ndarray
     halt: np.ndarray
+    energy: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -92,10 +96,12 @@ def chosen(select: Choice, result: ChainResult, place: int, steps: int) -> np.nd
         steps: the number of steps.
     """
     # A chain without numbers comes last.
-    q, residual = result.q_halt[:, place], result.residual[:, place]
+    q = result.q_halt[:, place]
     q = np.where(np.isnan(q), -np.inf, q)
-    if select == "residual":
-        return np.where(np.isnan(residual), np.inf, residual).argmin(0)
+    if select in ("residual", "energy"):
+        least = result.residual if select == "residual" else result.energy
+        assert least is not None  # `fit_energy` has learned it.
+        return np.where(np.isnan(least[:, place]), np.inf, least[:, place]).argmin(0)
     if select == "majority":
         preds = result.preds[:, place]
         # [C, b], chain by chain: comparing all pairs of chains at once would need too much memory.
@@ -139,6 +145,7 @@ def think_longer(
     ranks: Ranks,
     settings: ThinkingSettings,
     views: Views | None,
+    energy: HopfieldEnergy | None = None,
     *,
     show_progress: bool = False,
 ) -> list[ChainScores]:
@@ -149,6 +156,7 @@ def think_longer(
         forward: `model` or its compiled form; its `eval_max_steps` is the largest number of steps.
         model: on the device of `ranks`; put into evaluation mode while this runs.
         views: of the puzzles, for `perturb=symmetry`.
+        energy: for `select=energy`, from `fit_energy`.
     """
     read_at = sorted(set(settings.steps or [model.model.eval_max_steps]))
     lines: list[tuple[int, int, Choice]] = [
@@ -157,9 +165,8 @@ def think_longer(
         for num_chains in sorted(set(settings.chains))
         for select in _choices(settings, num_chains)
     ]
-    kind = known_kind(batches.dataset.kind)
-    kind = kind if kind and kind.many_answers else None
-    runner = _ChainRunner(forward, model, ranks, settings, views, read_at, lines, kind)
+    kind = _many_answers(batches.dataset)
+    runner = _ChainRunner(forward, model, ranks, settings, views, read_at, lines, kind, energy)
     judged: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
     first_row = ranks.rank * batches.local_batch_size
     shown = bar(batches, "thinking", "batches", show=show_progress)
@@ -193,6 +200,7 @@ class _ChainRunner:
     read_at: list[int]
     lines: Sequence[tuple[int, int, Choice]]
     kind: Kind | None
+    energy: HopfieldEnergy | None
 
     def judge(self, batch: Batch, first_row: int) -> tuple[np.ndarray, np.ndarray]:
         """Run all chains on a batch. Return int64 [b, columns]: whether the row has labels, then
@@ -206,7 +214,7 @@ class _ChainRunner:
         *parts, seconds = (np.stack(values) for values in zip(*chains, strict=True))
         judged = [(batch.labels != IGNORE_LABEL_ID).any(-1).astype(np.int64)]
         right_at = [
-            np.stack([self._right(own, batch) for own in preds])
+            np.stack([_right(self.kind, own, batch) for own in preds])
             for preds in parts[0].swapaxes(0, 1)
         ]
         for steps, num_chains, select in self.lines:
@@ -216,16 +224,8 @@ class _ChainRunner:
             right = right_at[place][:num_chains]
             answers = answers_of(select, result, place, steps)
             number = _distinct(preds, right) if self.kind else right.any(0)
-            judged += [right[0], self._right(answers, batch), number]
+            judged += [right[0], _right(self.kind, answers, batch), number]
         return np.stack(judged, -1), seconds
-
-    def _right(self, preds: np.ndarray, batch: Batch) -> np.ndarray:
-        """Return whether answers [b, S] are right, bool [b]: by the rules if there may be several,
-        or else in each labelled cell.
-        """
-        if self.kind is not None:
-            return self.kind.holds(batch.inputs, preds)[0]
-        return ((preds == batch.labels) | (batch.labels == IGNORE_LABEL_ID)).all(-1)
 
     def scores(
         self,
@@ -288,16 +288,87 @@ class _ChainRunner:
             halt = torch.where(now, step, halt)
             at_halt = torch.where(now[:, None], preds, at_halt)
             if step in self.read_at:
-                residual = residual_of(before, act.answer_of(carry))
-                read.append((preds, outputs["q_halt_logits"].float(), residual))
+                residual = residual_of(before, after := act.answer_of(carry))
+                energy = residual if self.energy is None else self.energy(after)
+                read.append((preds, outputs["q_halt_logits"].float(), residual, energy))
                 self.ranks.to_host(residual)
                 seconds.append(time.perf_counter() - began)
-        preds, q_halt, residual = (
+        preds, q_halt, residual, energy = (
             torch.stack(each).cpu().numpy() for each in zip(*read, strict=True)
         )
         preds = np.stack([seen.tokens(each) for each in preds])
         halted = seen.tokens(at_halt.cpu().numpy()), q_halt, residual, halt.cpu().numpy()
-        return preds, *halted, np.array(seconds)
+        return preds, *halted, energy, np.array(seconds)
+
+
+def fit_energy(
+    forward: Forward,
+    model: ACTLossHead,
+    batches: EvalBatches,
+    ranks: Ranks,
+    settings: ThinkingSettings,
+    views: Views | None,
+) -> HopfieldEnergy:
+    """Learn the energy for `select=energy` from the chains, at most 8, of puzzles with known
+    answers, at the largest number of steps. Every rank returns the same energy.
+
+    Args:
+        forward, model, settings, views: see `think_longer`.
+    Raises:
+        ConfigError: all these chains are right, or none is; raised on all ranks.
+    """
+    act, kind = model.model, _many_answers(batches.dataset)
+    first_row, few = ranks.rank * batches.local_batch_size, min(8, max(settings.chains))
+    states, known, right = list[Tensor](), list[Tensor](), list[Tensor]()
+    with evaluating(model, ranks, first_row):
+        for number, (_, batch, _, start) in enumerate(batches):
+            ranks.mark(f"batch {number + 1} of learning the energy", long=True)
+            rows = start + first_row + np.arange(len(batch.inputs))
+            for chain, seen in enumerate(seen_by_chains(views, settings.seed, rows, few)):
+                inputs, ids = seen.boards(batch.inputs), batch.puzzle_identifiers
+                arrays = {"inputs": inputs, "puzzle_identifiers": ids}
+                *_, (_, carry) = chain_steps(
+                    forward, model, arrays, settings, chain, rows, ranks.on_device
+                )
+                states.append(act.answer_of(carry))
+                preds = act.inner.read(states[-1], carry.examples)["logits"].argmax(-1).int()
+                is_right = _right(kind, seen.tokens(preds.cpu().numpy()), batch)
+                known.append(torch.from_numpy((batch.labels != IGNORE_LABEL_ID).any(-1)))
+                right.append(torch.from_numpy(is_right))
+    # By puzzle, then by chain: the numbers of ranks and of rows in a batch change no order.
+    joined = [
+        found.unflatten(0, (ranks.world_size, -1, few)).permute(
+            1, 0, 3, 2, *range(4, found.ndim + 2)
+        )
+        for part in (states, known, right)
+        if (found := ranks.gather_rows(torch.stack(part))) is not None
+    ]
+    energy, problem = HopfieldEnergy(torch.zeros(NUM_PATTERNS, act.inner.hidden_size)), ""
+    if joined:
+        all_states, is_known, is_right = (part.flatten(0, 3) for part in joined)
+        try:
+            energy = learned_energy(all_states[is_known], is_right[is_known])
+        except ValueError as error:
+            problem = f"select=energy: {error}; try more energy.puzzles or other steps"
+    if problem := ranks.broadcast_object(problem):
+        raise ConfigError(problem)
+    ranks.broadcast_(list(energy.parameters()))
+    return energy.to(ranks.device)
+
+
+def _many_answers(dataset: PuzzleDataset) -> Kind | None:
+    """Return the puzzles' kind if they have several right answers."""
+    kind = known_kind(dataset.kind)
+    return kind if kind and kind.many_answers else None
+
+
+def _right(kind: Kind | None, preds: np.ndarray, batch: Batch) -> np.ndarray:
+    """Return whether answers [b, S] are right, bool [b]: by the rules of `kind` if there may be
+    several, or else in each labelled cell.
+    """
+    if kind is not None:
+        return kind.holds(batch.inputs, preds)[0]
+    return ((preds == batch.labels) | (batch.labels == IGNORE_LABEL_ID)).all(-1)
 
 
 def _choices(settings: ThinkingSettings, num_chains: int) -> list[Choice]:

@@ -79,7 +79,7 @@ def _as_list(value: object) -> object:
     return value if isinstance(value, list | tuple) else [value]
 
 
-Choice = Literal["q", "residual", "majority", "first_halt"]
+Choice = Literal["q", "residual", "majority", "first_halt", "energy"]
 Counts = Annotated[list[Count], BeforeValidator(_as_list), Field(min_length=1)]
 Rows = Annotated[list[CountOrZero], BeforeValidator(_as_list), Field(min_length=1)]
 
@@ -99,7 +99,8 @@ class ThinkingSettings(Schema):
     """standard deviation of the noise of perturb=noise; the latents have 1"""
     select: Annotated[list[Choice], BeforeValidator(_as_list), Field(min_length=1)] = ["q"]
     """which chain answers: q: the surest; residual: the one with the smallest change in its last
-    step; majority: one with the most common answer; first_halt: the first to halt"""
+    step; majority: one with the most common answer; first_halt: the first to halt; energy: the one
+    whose states are most like those of right answers, which evaluate.py learns first"""
     seed: Seed = 0
     """seed of views, starts and noise"""
 
@@ -110,6 +111,8 @@ class ThinkingSettings(Schema):
             raise ValueError("noise has no effect without perturb=noise")
         if self.perturb != usual["perturb"] and max(self.chains) == 1:
             raise ValueError("perturb has no effect on a single chain; set chains=N")
+        if "energy" in self.select and max(self.chains) == 1:
+            raise ValueError("select=energy chooses one of several chains; set chains=N")
 
     def require_model(self, arch: RecurrenceConfig, *, halts: bool, name: object) -> None:
         """Raise ConfigError if all chains of a model would start alike, or if it has no head to
@@ -150,6 +153,17 @@ class SearchSettings(Schema):
     """times that an answer is put to the model again, with other cells hidden, before it counts"""
 
 
+class EnergySettings(Schema):
+    """What the energy of select=energy is learned from."""
+
+    puzzles: Count = 256
+    """puzzles whose answers the chains are compared with"""
+    data_path: str | None = None
+    """their data set; null: the one that the model was trained on"""
+    split: Literal["train", "selection"] = "train"
+    """their part of the data set"""
+
+
 class EvalSearchSettings(SearchSettings):
     chains: CountOrZero = 0
     """chains for each puzzle; the first one to decide all cells answers; 0: no search"""
@@ -160,7 +174,7 @@ class EvalSearchSettings(SearchSettings):
 
 
 _UNREAD_BY_PROBES = ("halting", "save_outputs", "evaluators", "save_records", "chains", "search")
-_UNREAD_BY_PROBES += ("select", "perturb", "noise")
+_UNREAD_BY_PROBES += ("select", "perturb", "noise", "energy")
 
 
 class EvalConfig(ThinkingSettings, MachineSettings):
@@ -193,6 +207,8 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     save_records: StrictBool = False
     """true: write a line for each puzzle to OUTPUT_records.csv, and wrong answers and further
     figures to OUTPUT_records.json"""
+    energy: EnergySettings = EnergySettings()
+    """only with select=energy"""
     search: EvalSearchSettings = EvalSearchSettings()
     """only for a model that deduces (arch=lattice)"""
     arch_overrides: ArchOverrides = ArchOverrides()
@@ -225,6 +241,7 @@ class EvalConfig(ThinkingSettings, MachineSettings):
             (bool(self.probes), _UNREAD_BY_PROBES, "with probes"),
             (not searched, ("search",), "without search.chains; set it"),
             (not longer, ("select", "perturb", "noise"), with_neither),
+            ("energy" not in self.select, ("energy",), "without select=energy"),
         ]
         for name, where in [(n, where) for is_so, ns, where in unread if is_so for n in ns]:
             if (value := getattr(self, name)) and value != type(self).model_fields[name].default:
@@ -303,5 +320,7 @@ class SolveConfig(ThinkingSettings, PluginSettings):
                     f"{name}={values}: a puzzle gets one answer; choose one of them (evaluate.py "
                     "compares several)"
                 )
+        if "energy" in self.select:
+            raise ValueError("select=energy: only evaluate.py learns an energy; choose another")
         self.require_chains()
         return self

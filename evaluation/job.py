@@ -9,7 +9,7 @@ from math import isqrt
 from pathlib import Path
 
 from dataset.kinds.base import Views, known_kind
-from evaluation.config import EvalConfig, EvalSearchSettings
+from evaluation.config import EnergySettings, EvalConfig, EvalSearchSettings
 from evaluation.evaluators.base import Evaluator, build_evaluators
 from evaluation.probes import ProbeConfig
 from evaluation.views import views_for
@@ -37,6 +37,7 @@ class Job:
     differs: list[str]  # How it differs from the run's own evaluations; see `what_differs`.
     output: Path  # The JSON file to write.
     views: Views | None  # Views of the puzzles, if chains see several.
+    energy_set: PuzzleDataset | None = None  # Puzzles from which `select=energy` learns.
 
 
 def prepare(config: EvalConfig) -> Job:
@@ -73,7 +74,35 @@ def prepare(config: EvalConfig) -> Job:
     differs = what_differs(config, trained, dataset)
     output = output_path(config, trained, differs)
     require_writable(output)
-    return Job(config, trained, dataset, facts, evaluators, batch_size, differs, output, views)
+    settled = config, trained, dataset, facts, evaluators, batch_size, differs, output, views
+    return Job(*settled, open_energy_set(config, trained, facts.seq_len))
+
+
+def open_energy_set(
+    config: EvalConfig, trained: TrainedModel, seq_len: int
+) -> PuzzleDataset | None:
+    """Open the puzzles, of `seq_len` cells, from which `select=energy` learns; None without it.
+
+    Raises:
+        DatasetError: a folder or file is missing or broken, or the puzzles have another size.
+        CheckpointError: they do not fit the model.
+    """
+    if "energy" not in config.select:
+        return None
+    asked, trained_on = config.energy.data_path, trained.run.data_folders("train")
+    folders = [asked] if asked else trained_on
+    try:
+        for folder in folders:
+            require_folder(folder, trained.run.data)
+        dataset = PuzzleDataset(folders, config.energy.split, numbered_as=trained_on)
+    except DatasetError as error:
+        raise DatasetError(f"select=energy: {error} (energy.data_path=FOLDER)") from None
+    where, facts = dataset.split_dirs[0], data_facts(dataset.metadata, kind=dataset.kind)
+    trained.require_fit(facts, str(where))
+    if facts.seq_len != seq_len:
+        other = f"{where} has puzzles of {facts.seq_len} cells, the test set of {seq_len}"
+        raise DatasetError(f"select=energy: {other}; choose energy.data_path=FOLDER")
+    return dataset
 
 
 def require_thinking(config: EvalConfig, trained: TrainedModel, halts: bool) -> None:
@@ -173,6 +202,9 @@ def what_differs(config: EvalConfig, trained: TrainedModel, dataset: PuzzleDatas
         (f"first{sample}", sample is not None and sample < largest),
         *_values_that_differ(config.arch_overrides, trained.run.arch),
     ]
+    if config.energy.data_path:
+        parts.append((Path(config.energy.data_path).name, True))
+    parts += _values_that_differ(config.energy, EnergySettings(), {"puzzles", "split"})
     if config.search.chains:
         names = {"backtrack", "caution", "control", "checks"}
         parts += _values_that_differ(config.search, EvalSearchSettings(), names)

@@ -90,9 +90,24 @@ def in_one_pass(
 def with_chains(
     job: Job, prepared: Prepared, model: ACTLossHead, batches: EvalBatches, ranks: Ranks
 ) -> Report:
-    """Evaluate on all ranks with more steps or several chains for each puzzle."""
+    """Evaluate on all ranks with more steps or several chains for each puzzle.
+
+    Raises:
+        ConfigError: `select=energy` has nothing to learn from.
+    """
+    forward, energy = prepared(model), None
+    if job.energy_set is not None:
+        known = EvalBatches(
+            job.energy_set,
+            global_batch_size=batches.global_batch_size,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            max_examples=job.config.energy.puzzles,
+            spread=True,
+        )
+        energy = chains.fit_energy(forward, model, known, ranks, job.config, job.views)
     scores = chains.think_longer(
-        prepared(model), model, batches, ranks, job.config, job.views, show_progress=ranks.is_main
+        forward, model, batches, ranks, job.config, job.views, energy, show_progress=ranks.is_main
     )
     return partial(report_chains, scores, job)
 

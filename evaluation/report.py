@@ -189,7 +189,8 @@ def report_chains(
     scores: list[chains.ChainScores], job: Job, facts: dict[str, Any], seconds: float
 ) -> None:
     """Write the scores of thinking longer, and print them as a table."""
-    settings = job.config.model_dump(include={*ThinkingSettings.model_fields}, by_alias=True)
+    names = {*ThinkingSettings.model_fields, *({"energy"} & {*job.config.select})}
+    settings = job.config.model_dump(include=names, by_alias=True)
     content = facts | {"thinking": settings, "chains": table.plain(scores)}
     publish(job, content, {}, chains.as_text(scores), f"{seconds:.1f} s")
 

@@ -20,11 +20,11 @@ from torch import Tensor
 import evaluate
 from apps.reports import solving as solve
 from evaluation.config import EvalConfig
-from evaluation.job import beside, global_batch_size, prepare, require_thinking
+from evaluation.job import beside, global_batch_size, open_energy_set, prepare, require_thinking
 from models.heads.base import HaltingRule, Outputs
 from models.heads.confidence import ConfidenceHead
 from puzzle_dataset import PuzzleDataset
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, DatasetError
 from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_config
 
@@ -108,6 +108,10 @@ def test_longer_thinking_has_a_table_and_a_json(
         (["depth=1"], "thinking_depth1"),  # `depth` is the former name of `steps`.
         (["chains=2", "perturb=noise", "noise=0.5", "seed=3"], "thinking_breadth2_noise0.5_seed3"),
         (["chains=[1,8]", "select=majority"], "thinking_breadth1-8_symmetry_majority"),
+        (
+            ["chains=2", "select=energy", "energy.puzzles=8", "energy.data_path=OWN"],
+            "thinking_breadth2_symmetry_energy_OWN_puzzles-8",
+        ),
         (["max_examples=4", "split=train"], "train_first4"),
         # The run has no average.
         (["weights=last", "arch_overrides.halt_max_steps=7"], "halt_max_steps-7"),
@@ -123,8 +127,24 @@ def test_other_settings_have_another_file(
     own_run: Path, sudoku_data: Path, asked: list[str], name: str
 ) -> None:
     asked = [f"checkpoint={own_run}", *(one.replace("OWN", str(sudoku_data)) for one in asked)]
-    job = prepare(load_config(EvalConfig, "cfg_evaluate", asked))
+    job, name = (
+        prepare(load_config(EvalConfig, "cfg_evaluate", asked)),
+        name.replace("OWN", sudoku_data.name),
+    )
     assert job.output == own_run / f"eval_step_12{'_' * bool(name)}{name}.json"
+
+
+def test_an_energy_is_learned_from_the_run_s_training_puzzles(
+    own_run: Path, tmp_path: Path
+) -> None:
+    asked = [f"checkpoint={own_run}", "chains=4", "select=[q,energy]", "perturb=noise"]
+    job = prepare(load_config(EvalConfig, "cfg_evaluate", [*asked, "energy.puzzles=8"]))
+    assert [folder.name for folder in job.energy_set.split_dirs] == ["train"]
+    with pytest.raises(DatasetError, match="train has puzzles of 16 cells, the test set of 81; ch"):
+        open_energy_set(job.config, job.trained, seq_len=81)
+    output = f"output={tmp_path / 'x.json'}"
+    with pytest.raises(DatasetError, match="select=energy: gone: no such .*energy.data_path"):
+        evaluate.main([*asked, "energy.data_path=gone", output])
 
 
 def test_the_result_lies_in_the_run_and_ends_the_output(

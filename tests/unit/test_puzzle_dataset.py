@@ -172,15 +172,16 @@ def test_published_test_set_is_read_in_order():
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 6])
 @pytest.mark.parametrize("max_examples", [None, 0, 5, 12, 1000])
+@pytest.mark.parametrize("spread", [False, True])
 def test_evaluation_slices_make_the_padded_rows(
-    tmp_path: Path, world_size: int, max_examples: int | None
+    tmp_path: Path, world_size: int, max_examples: int | None, spread: bool
 ):
     metadata = {"pad_id": 10, "blank_identifier_id": 7}
     sets = {"first": make_set(MIXED), "empty": make_set([]), "last": make_set(SINGLE)}
     path = write(tmp_path, metadata=metadata, split="train", **sets)
     dataset = PuzzleDataset([path], "train")
     options = {"global_batch_size": 6, "world_size": world_size, "max_examples": max_examples}
-    ranks = [EvalBatches(dataset, rank=rank, **options) for rank in range(world_size)]
+    ranks = [EvalBatches(dataset, rank=r, spread=spread, **options) for r in range(world_size)]
     found: dict[str, list[Batch]] = {name: [] for name in sets}
     counts = dict.fromkeys(sets, 0)
     for slices in zip(*ranks, strict=True):
@@ -198,7 +199,9 @@ def test_evaluation_slices_make_the_padded_rows(
         if expected == 0:
             continue
         whole = joined(found[name])
-        rows = np.arange(expected)
+        last = arrays.num_examples - 1
+        step = arrays.num_examples / expected if spread else 1
+        rows = np.minimum((np.arange(expected) * step).astype(int), last)
         np.testing.assert_array_equal(row_numbers(whole)[:expected], rows)
         puzzles = np.searchsorted(arrays.puzzle_indices, rows, side="right") - 1
         identifiers = arrays.puzzle_identifiers[puzzles]

@@ -21,11 +21,13 @@ from evaluation.chains import (
     think_longer,
 )
 from evaluation.config import ThinkingSettings
+from evaluation.energy import HopfieldEnergy
 from evaluation.measure import evaluate
 from evaluation.views import views_for
 from models.act import ACTLossHead
 from models.heads.base import HaltingRule, Outputs
 from puzzle_dataset import EvalBatches, PuzzleDataset
+from runtime.errors import ConfigError
 from runtime.ranks import Ranks
 
 Make = Callable[..., ACTLossHead]
@@ -37,6 +39,7 @@ FOUND = ChainResult(
     q_halt=np.array([[[0.1, 0.9]], [[0.2, 0.1]], [[0.8, 0.2]]]),
     residual=np.array([[[0.3, 0.3]], [[0.1, 0.2]], [[0.2, 0.1]]]),
     halt=np.array([[4, 0], [2, 0], [2, 9]]),
+    energy=np.array([[[-0.5, -0.9]], [[-0.7, -0.8]], [[-0.6, -0.7]]]),
 )
 
 
@@ -45,6 +48,7 @@ FOUND = ChainResult(
     [
         ("q", [2, 0], [3, 5]),
         ("residual", [1, 2], [4, 6]),
+        ("energy", [1, 0], [4, 5]),
         # Among equals the surest one answers.
         ("majority", [1, 2], [4, 6]),
         # Chain 2 is surer than chain 1, which halts as early; in row 1 none halts by then.
@@ -57,11 +61,12 @@ def test_each_choice(select: str, chains: list[int], answers: list[int]) -> None
 
 
 def test_a_chain_without_numbers_does_not_answer() -> None:
-    q, residual = FOUND.q_halt.copy(), FOUND.residual.copy()
-    q[2, 0, 0] = residual[1, 0, 0] = np.nan
-    broken = FOUND._replace(q_halt=q, residual=residual)
+    q, residual, energy = (x.copy() for x in (FOUND.q_halt, FOUND.residual, FOUND.energy))
+    q[2, 0, 0] = residual[1, 0, 0] = energy[0, 0, 1] = np.nan
+    broken = FOUND._replace(q_halt=q, residual=residual, energy=energy)
     assert chosen("q", broken, 0, 4).tolist() == [1, 0]
     assert chosen("residual", broken, 0, 4).tolist() == [2, 2]
+    assert chosen("energy", broken, 0, 4).tolist() == [1, 1]
 
 
 @pytest.fixture
@@ -255,3 +260,41 @@ def test_the_same_seed_gives_the_same_scores_and_few_chains_are_the_first_of_man
 def test_a_residual_is_a_share_of_the_later_state() -> None:
     before, after = torch.tensor([[[3.0, 0.0]]]), torch.tensor([[[3.0, 4.0]]])
     assert residual_of(before, after).tolist() == pytest.approx([0.8])
+
+
+def test_the_energy_is_learned_from_right_and_wrong_chains_of_known_puzzles(
+    make_model: Make, sudoku_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, ranks = PuzzleDataset([sudoku_data], "train"), Ranks("cpu")
+    settings = ThinkingSettings(chains=[1, 3], select=["q", "energy"], steps=[2])
+    model, views = make_model(known, halt_max_steps=2), views_for(settings, SUDOKU, 4)
+    arrays = known.sets["all"]
+    labels = {bytes(q): a for q, a in zip(arrays.inputs, arrays.labels, strict=True)}
+
+    def in_the_puzzle_itself(inputs: Tensor) -> Tensor:
+        found = [labels.get(bytes(row.astype(np.uint8)), row) for row in inputs.numpy()]
+        return torch.from_numpy(np.stack(found).astype(np.int32))
+
+    answer_with(model, in_the_puzzle_itself)
+    learned: list[tuple[Tensor, Tensor]] = []
+    learn = chains.learned_energy
+    monkeypatch.setattr(chains, "learned_energy", lambda *a: learned.append(a) or learn(*a))
+
+    def fit(size: int) -> HopfieldEnergy:
+        spread = EvalBatches(known, global_batch_size=size, max_examples=5, spread=True)
+        return chains.fit_energy(model, model, spread, ranks, settings, views)
+
+    energy, again = fit(4), fit(5)  # The last batch of four is padded.
+    (states, right), (same_states, same_right) = learned
+    assert right.tolist() == same_right.tolist() == 5 * [True, False, False]
+    assert states.shape == (15, model.model.inner.num_states, model.model.inner.hidden_size)
+    torch.testing.assert_close(states, same_states)
+    torch.testing.assert_close(energy.patterns, again.patterns)
+
+    batches = EvalBatches(PuzzleDataset([sudoku_data], "test"), global_batch_size=10)
+    scores = think_longer(model, model, batches, ranks, settings, views, energy)
+    assert [(one.breadth, one.select) for one in scores] == [(1, "q"), (3, "q"), (3, "energy")]
+
+    answer_with(model, lambda seen: seen)
+    with pytest.raises(ConfigError, match=r"select=energy: 0 of 15 answers are right; it needs"):
+        fit(4)

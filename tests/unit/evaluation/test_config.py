@@ -40,6 +40,8 @@ def test_several_folders_come_before_one() -> None:
         ("noise=0.5", ["noise has no effect without steps"]),
         ("chains=8 noise=0.5", ["noise has no effect without perturb=noise"]),
         ("steps=16 perturb=noise", ["perturb has no effect on a single chain; set chains=N"]),
+        ("chains=4 energy.puzzles=9", ["energy has no effect without select=energy"]),
+        ("steps=4 select=energy", ["select=energy chooses one of several chains; set chains=N"]),
         ("search.chains=4 steps=8", ["search.chains excludes steps and chains"]),
         ("search.chains=4 global_batch_size=4", ["global_batch_size has no effect with search"]),
         ("search.chains=4 arch_overrides.halt_max_steps=4", ["use search.rounds=N"]),
@@ -113,6 +115,7 @@ def test_saved_settings_keep_their_former_names() -> None:
         ({"depth": [2, 4]}, r"steps=\[2, 4\]: a puzzle gets one answer"),
         ({"chains": 8, "noise": 0.5}, "noise has no effect without perturb=noise"),
         ({"perturb": "noise"}, "perturb has no effect on a single chain"),
+        ({"chains": 8, "select": "energy"}, "select=energy: only evaluate.py learns an energy"),
     ],
 )
 def test_puzzles_have_one_source_and_one_answer(settings: dict[str, Any], told: str) -> None:
