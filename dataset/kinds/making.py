@@ -173,7 +173,10 @@ class Clauses:
         """Return the number of cells that stay open if these literals are true and each clause with
         one literal left is used, again and again.
         """
-        _, true = new_solver(self._clauses).propagate(assumptions=[*literals])
+        # `propagate` leaves out the literals that clauses of one literal fix.
+        fixed = [clause[0] for clause in self._clauses if len(clause) == 1]
+        longer = [clause for clause in self._clauses if len(clause) != 1]
+        _, true = new_solver(longer).propagate(assumptions=[*literals, *fixed])
         known = {(literal - 1) // self._num_tokens for literal in true if literal > 0}
         return len(self._tokens.keys() - known)
 

@@ -65,6 +65,13 @@ def test_an_answer_must_make_all_numbers() -> None:
     assert marked.tolist() == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]]
 
 
+def test_a_puzzle_is_rated_by_the_digits_that_its_cages_leave_open() -> None:
+    letters = "abcdefghijklmnop"
+    single = {one: f"{digit}=" for one, digit in zip(letters, np.ravel(ANSWER), strict=True)}
+    assert KENKEN.rating_of(KENKEN.parse(board_of(letters, single)).question) == 0
+    assert 0 < KENKEN.rating_of(KENKEN.parse(board_of(CAGES, CLUES)).question) < 16
+
+
 def test_all_solutions_keep_the_rules_and_no_other_square_does() -> None:
     text = board_of(CAGES, CLUES)
     solutions = {one.tobytes() for one in KENKEN.solutions(KENKEN.parse(text).question)}

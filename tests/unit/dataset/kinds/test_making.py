@@ -45,6 +45,16 @@ def test_clauses_count_what_can_be_counted_by_hand() -> None:
     assert not rules.can_hold([])
 
 
+def test_clauses_of_one_literal_fill_cells_too() -> None:
+    rules = Clauses(num_tokens=3)
+    for cell in range(3):
+        rules.choose(cell, (1, 2))
+    rules.different([0, 1], (1, 2))
+    rules.either(-rules.holds(0, 2))
+    assert rules.open_cells([]) == 1
+    assert rules.open_cells([rules.holds(2, 1)]) == 0
+
+
 def test_draws_depend_on_their_numbers_alone() -> None:
     first, same, other = Draws(1, 2, 3), Draws(1, 2, 3), Draws(1, 2, 4)
     order = first.order(50)
