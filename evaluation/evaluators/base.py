@@ -120,9 +120,13 @@ class SharesEvaluator:
 
 
 def require_kind(dataset: PuzzleDataset, kind: Kind) -> None:
-    """Raise DatasetError if the puzzles cannot be of this kind."""
-    metadata = dataset.metadata
+    """Raise DatasetError if the puzzles are, or must be, of another kind."""
+    metadata, other = dataset.metadata, ""
     sizes = metadata.seq_len, metadata.vocab_size
-    if not kind.fits(*sizes) or (metadata.kind != kind.key and kind not in kinds_with(*sizes)):
+    if metadata.kind is None:
+        fits = kind in kinds_with(*sizes)
+    else:
+        fits, other = metadata.kind == kind.key and kind.fits(*sizes), f", but {metadata.kind}"
+    if not fits:
         found = f"{metadata.vocab_size} tokens and {metadata.seq_len} cells"
-        raise DatasetError(f"{dataset.split_dirs[0]}: {found} are no {kind.name} puzzles")
+        raise DatasetError(f"{dataset.split_dirs[0]}: {found} are no {kind.name} puzzles{other}")

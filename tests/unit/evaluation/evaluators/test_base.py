@@ -162,6 +162,21 @@ def test_data_of_another_kind_are_refused(
         build_evaluators([name], dataset)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "size"),
+    [("sudoku", "latin_square", 9), ("sudoku", "sudoku_x", 4), ("maze", "latin_square", 4)],
+)
+def test_data_that_name_another_kind_are_refused(
+    tmp_path: Path, name: Any, kind: str, size: int
+) -> None:
+    cells = np.ones((2, size**2), np.uint8)
+    write_puzzles(tmp_path / "test", cells, cells, vocab_size=size + 2, views=1, kind=kind)
+    dataset = PuzzleDataset([tmp_path], "test")
+    assert "rules" in build_evaluators(["rules"], dataset)
+    with pytest.raises(DatasetError, match=rf"are no .* puzzles, but {kind} \(needed by"):
+        build_evaluators([name], dataset)
+
+
 def test_sudoku_answers_are_judged_by_the_rules(sudoku_data: Path) -> None:
     dataset = PuzzleDataset([sudoku_data], "test")
     preds = dataset.sets["all"].labels.astype(np.int32)
