@@ -91,13 +91,16 @@ class KindBuild(PuzzleBuild):
         return {text: one.token for one in self.rules.board(self.size).tokens for text in one.keys}
 
     def parsed(self, rows: list[CsvRow]) -> tuple[Puzzles, dict[str, np.ndarray]]:
-        """Turn rows into tokens. A rating that is left out is computed."""
+        """Turn rows into tokens. A rating that is left out is computed; one that counts right
+        answers is checked.
+        """
         questions, answers = (
             np.array([[self._tokens.get(cell, 0) for cell in text] for text in texts], np.uint8)
             for texts in ([row.question for row in rows], [row.answer for row in rows])
         )
         valid, kept = self.rules.holds(questions, answers)
         known, ratings = np.asarray(questions.all(axis=1)), np.zeros(len(rows), np.int64)
+        counts, rated = self.rules.rating == "solutions", np.ones(len(rows), bool)
         refused = dict[str, np.ndarray]()
         for number in np.flatnonzero(valid & known):
             rating = rows[number].rating
@@ -106,11 +109,13 @@ class KindBuild(PuzzleBuild):
             except ValueError as error:
                 refused[f"question: {error}"] = np.arange(len(rows)) != number
                 break
-            ratings[number] = self.rules.rating_of(question) if rating is None else rating
+            own = self.rules.rating_of(question) if rating is None or counts else rating
+            ratings[number], rated[number] = own, rating in (None, own)
         return Puzzles(questions, answers, ratings), {
             f"question: its characters must be of {''.join(self._tokens)!r}": known,
             "answer: it changes the question": kept,
             f"answer: it is not {self.rules.goal}": valid,
+            "rating: it must be the number of right answers, 10,000 at most, or empty": rated,
             **refused,
         }
 

@@ -330,7 +330,8 @@ class PuzzleBuild(ABC):
 
     def read(self, path: Path) -> Puzzles:
         """Read and check a CSV file; raise DatasetError with the file and the line."""
-        rows, parts = sources.read_rows(path, self.size, needs_rating=self.needs_rating), []
+        rated, parts = self.needs_rating, []
+        rows = sources.read_rows(path, self.size, self.options.size, needs_rating=rated)
         while some := list(islice(rows, _ROWS_AT_A_TIME)):
             puzzles, rules = self.parsed(some)
             right = np.all([*rules.values()], axis=0)

@@ -104,11 +104,12 @@ class CsvRow(NamedTuple):
     rating: int | None
 
 
-def read_rows(path: Path, size: int, *, needs_rating: bool) -> Iterator[CsvRow]:
+def read_rows(path: Path, rows: int, size: int, *, needs_rating: bool) -> Iterator[CsvRow]:
     """Yield the rows of a CSV file, gzipped if its name ends in .gz; empty lines are skipped.
 
     Args:
-        size: rows of the grid; question and answer have size * size characters.
+        rows: of the grid; question and answer have rows * rows characters.
+        size: the flag --size, for messages.
     Raises:
         DatasetError: the file cannot be read, unpacks to more than 4 GiB or has no header, or the
             fields of a row are wrong. The message names the file and the line.
@@ -120,9 +121,9 @@ def read_rows(path: Path, size: int, *, needs_rating: bool) -> Iterator[CsvRow]:
             raise DatasetError(f"{where}: {many(len(row), 'field')}; accepted: {columns}")
         _, question, answer, rating = row
         for name, text in (("question", question), ("answer", answer)):
-            if len(text) != size * size:
+            if len(text) != rows * rows:
                 problem = f"{name} has {len(text)} characters"
-                raise DatasetError(f"{where}: {problem}; accepted: {size * size} (--size {size})")
+                raise DatasetError(f"{where}: {problem}; accepted: {rows * rows} (--size {size})")
         number = rating.strip()
         if (number or needs_rating) and not re.fullmatch(r"[+-]?[0-9]{1,18}", number, re.ASCII):
             raise DatasetError(f"{where}: rating is {rating[:40]!r}; accepted: an integer")

@@ -86,6 +86,16 @@ def test_a_folder_of_typed_puzzles_is_read_and_checked(
     assert ratings[1].tolist() == [7]
 
 
+def test_a_short_row_is_told_the_size_that_was_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.csv").write_text(f"{HEADER}me,{80 * ' '},{81 * ' '},\n")
+    command = ["--kind=futoshiki", "--size=5", f"--source={tmp_path}"]
+    assert main([*command, f"--output-dir={tmp_path / 'out'}"]) == 3
+    assert "has 80 characters; accepted: 81 (--size 5)" in capsys.readouterr().err
+
+
 def kenken_texts() -> tuple[str, str]:
     """Return the question and the answer of a KenKen of 4 x 4 cells."""
     kind = kind_named("kenken")
@@ -134,7 +144,7 @@ def write_graphs(folder: Path) -> None:
         for colour in "ABC":
             question = ".....".join(colour if node == place else "?" for node in range(5))
             answer = question.replace("?", "A")
-            rows.append(f"me,{question},{answer},{len(rows)}\n")
+            rows.append(f"me,{question},{answer},\n")
     (folder / "train.csv").write_text(HEADER + rows[0])
     (folder / "test.csv").write_text(HEADER + "".join(rows[1:]))
 
@@ -155,7 +165,8 @@ def test_only_so_many_answers_are_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_graphs(tmp_path)
-    monkeypatch.setattr("dataset.build_puzzle_dataset._MOST_ANSWERS", 5)
+    for limit in ("build_puzzle_dataset._MOST_ANSWERS", "kinds.base._MOST_COUNTED"):
+        monkeypatch.setattr(f"dataset.{limit}", 5)
     solutions = Kind.solutions
 
     def first_five(kind: Kind, question: np.ndarray) -> Iterator[np.ndarray]:
@@ -175,14 +186,32 @@ def test_only_so_many_answers_are_looked_for(
 
 
 def test_easy_puzzles_of_a_folder_are_left_out(tmp_path: Path) -> None:
-    write_graphs(tmp_path)
-    (tmp_path / "train.csv").write_text((tmp_path / "train.csv").read_text().replace(",0", ",20"))
-    flags = ["--kind=colouring", "--size=5", "--min-rating=9", f"--source={tmp_path}"]
+    square = "1234214334124321"
+    opened = [f"me,{square[:n]}.{square[n + 1 :]},{square}" for n in range(15)]
+    (tmp_path / "train.csv").write_text(f"{HEADER}{opened[0]},20\n")
+    tested = "".join(f"{opened[rating]},{rating}\n" for rating in range(1, 15))
+    (tmp_path / "test.csv").write_text(HEADER + tested)
+    flags = ["--kind=latin_square", "--size=4", "--min-rating=9", f"--source={tmp_path}"]
     assert main([*flags, f"--output-dir={tmp_path / 'out'}"]) == 0
     ratings = [np.load(tmp_path / f"out/{split}/all__ratings.npy") for split in ("train", "test")]
     assert [one.tolist() for one in ratings] == [[20], [9, 10, 11, 12, 13, 14]]
     counts = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]
     assert counts["test"]["dropped_as_too_easy"] == 8
+
+
+def test_a_rating_that_counts_answers_must_be_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_graphs(tmp_path)
+    text = (tmp_path / "train.csv").read_text()
+    command = ["--kind=colouring", "--size=5", f"--source={tmp_path}"]
+    for rating, code in ((80, 3), (3**4, 0)):
+        (tmp_path / "train.csv").write_text(text.replace(",\n", f",{rating}\n"))
+        assert main([*command, f"--output-dir={tmp_path / 'out'}"]) == code
+    told = "train.csv: row 2: rating: it must be the number of right answers, 10,000 at most, or"
+    assert told in capsys.readouterr().err
+    ratings = [np.load(tmp_path / f"out/{split}/all__ratings.npy") for split in ("train", "test")]
+    assert [one.tolist() for one in ratings] == [[81], 14 * [81]]
 
 
 def test_a_missing_plugin_is_named_in_one_line(
