@@ -1,6 +1,6 @@
 """The headline: the one figure that stands for a result. It is the share solved for a search,
-pass@2 for ARC, the share of valid answers with the evaluator `rules`, and else the exact accuracy.
-All commands, reports and tables take it from here.
+pass@2 for ARC, the share of valid answers with the evaluator `rules` or of chains judged by the
+rules, and else the exact accuracy. All commands, reports and tables take it from here.
 """
 
 import os
@@ -86,7 +86,8 @@ def _of_chains(content: Mapping[str, Any]) -> Score | None:
     if len({tuple(str(at(one, n)) for n in ("depth", "breadth", "select")) for one in lines}) != 1:
         return None
     found = _over_sets(lines, "selected")
-    return Score("exact_accuracy", *found) if found else None
+    by_rules = any(number(at(one, "distinct")) is not None for one in lines)
+    return Score("rules/valid" if by_rules else "exact_accuracy", *found) if found else None
 
 
 def _over_sets(lines: list[Any], name: str) -> tuple[Estimate, int] | None:

@@ -24,6 +24,14 @@ LINE = {"depth": 4, "breadth": 1, "select": "q", "selected": SHARE, "num_puzzles
             "solved by search: 0.5000 [0.4000, 0.6000], wrong 0.1000 [0.4000, 0.6000], 1 puzzle",
         ),
         ({"chains": [LINE]}, "exact accuracy: 0.5000 [0.4000, 0.6000], 20 puzzles"),
+        (
+            {"chains": [LINE | {"distinct": 1.5}]},
+            "valid answers: 0.5000 [0.4000, 0.6000], 20 puzzles",
+        ),
+        (
+            {"chains": [LINE | {"distinct": None}]},
+            "exact accuracy: 0.5000 [0.4000, 0.6000], 20 puzzles",
+        ),
         ({"chains": [LINE, LINE | {"depth": 8}]}, "None"),
         ({"metrics": {"exact_accuracy": "nan"}, "evaluators": 7, "chains": [3]}, "None"),
     ],
