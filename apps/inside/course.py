@@ -40,8 +40,9 @@ class Course:
 
     @cached_property
     def examples(self) -> Examples:
-        """The puzzles on the device."""
-        return self.ranks.on_device(self.batch.arrays())
+        """The puzzles on the device, with the keys of their rows if the model draws numbers."""
+        arrays = with_draws(self.batch.arrays(), self.model, self.seed, self.first_row)
+        return self.ranks.on_device(arrays)
 
     @cached_property
     def answers(self) -> Tensor:
@@ -130,10 +131,10 @@ def course_of(
     model: ACTLossHead, batch: Batch, kind: Kind | None, ranks: Ranks, first_row: int, seed: int
 ) -> Course:
     """Run a model in evaluation mode on a batch for all its ACT steps."""
-    examples = ranks.on_device(with_draws(batch.arrays(), model, seed, first_row))
-    running = steps(model, model, all_steps(model, examples))
-    latents = [carry.inner for _, carry in running]
-    return Course(model, batch, kind, ranks, first_row, seed, latents)
+    course = Course(model, batch, kind, ranks, first_row, seed, [])
+    running = steps(model, model, all_steps(model, course.examples))
+    course.latents.extend(carry.inner for _, carry in running)
+    return course
 
 
 def bytes_of_course(model: ACTLossHead, cells: int) -> int:

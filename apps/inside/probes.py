@@ -1,6 +1,7 @@
 """Our probes. Each is one function of its settings and a `Course`, and returns its columns."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -219,14 +220,14 @@ def path(config: PathConfig, course: Course) -> Columns:
 
 def _run(course: Course, inputs: Tensor, start: Latents | None = None) -> Latents:
     """Return the latents after all steps on other questions, from the usual start or another."""
-    inner, examples = course.model.model.inner, course.examples | {"inputs": inputs}
-    latents = start
-    if latents is None:
-        halted = torch.ones(len(inputs), dtype=torch.bool, device=inputs.device)
-        latents = inner.reset_carry(halted, inner.empty_carry(len(inputs)))
+    model, examples = course.model.model, course.examples | {"inputs": inputs}
+    carry = model.initial_carry(examples)
+    if start is not None:
+        kept = torch.zeros_like(carry.halted)
+        carry = replace(carry, inner=start, halted=kept, examples=examples)
     for _ in course.latents:
-        latents, _ = inner(latents, examples)
-    return latents
+        carry, _ = model.think(carry, examples)
+    return carry.inner
 
 
 def _right(course: Course, latents: Latents) -> np.ndarray:

@@ -155,6 +155,22 @@ def test_random_starts_are_a_way_out(follow: Callable[..., Course]) -> None:
     assert {"noise", "init", "symmetry"} <= set(found)
 
 
+@pytest.mark.parametrize("name", ["random_starts", "damped_noise"])
+def test_numbers_that_a_step_draws_depend_on_no_other_probe(
+    follow: Callable[..., Course], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    course = follow(techniques={name: {}})
+    right = torch.ones(6, 10, dtype=torch.bool)
+    right[-1, :3] = False
+    monkeypatch.setitem(course.__dict__, "right_after", right)
+    expected = probes.stability(PLAIN, course)
+    probes.escapes(EscapesConfig(name="escapes", chains=1), course)
+    found = probes.stability(PLAIN, course)
+    assert all(np.array_equal(found[key].values, column.values) for key, column in expected.items())
+    again = probes._run(course, course.examples["inputs"])
+    assert all(torch.equal(again[key], z) for key, z in course.latents[-1].items())
+
+
 def test_no_more_views_are_tried_than_there_are(follow: Callable[..., Course]) -> None:
     course = replace(follow(), kind=MAZE)  # Mazes have eight views.
     assert "symmetry" in probes.escapes(EscapesConfig(name="escapes", chains=8), course)
