@@ -10,14 +10,21 @@ Importing this package loads no torch. Errors are those of the command line, as 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from runtime.errors import CheckpointError, ConfigError, DatasetError, Preempted
+from runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    DatasetError,
+    LockedError,
+    NonFiniteError,
+    Preempted,
+)
 
 if TYPE_CHECKING:
     from apps.reports.answers import Answer, Step
     from recursive_reasoning.model import Model, build, load, train
 
-__all__ = ["Answer", "CheckpointError", "ConfigError", "DatasetError", "Model", "Preempted"]
-__all__ += ["Step", "build", "load", "train"]
+__all__ = ["Answer", "CheckpointError", "ConfigError", "DatasetError", "LockedError", "Model"]
+__all__ += ["NonFiniteError", "Preempted", "Step", "build", "load", "train"]
 
 _PLACES = {"Answer": "apps.reports.answers", "Step": "apps.reports.answers"}
 _PLACES |= dict.fromkeys(("Model", "build", "load", "train"), "recursive_reasoning.model")

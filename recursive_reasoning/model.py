@@ -21,7 +21,9 @@ from runtime.registry import import_plugins
 from runtime.text import shown
 from scripts import build_dataset
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
+from training.config.composition import load_config
 from training.config.explain import SchemaT, did_you_mean, validate
+from training.config.schema import TrainConfig
 from training.tracking import warn
 
 if TYPE_CHECKING:
@@ -48,15 +50,18 @@ def load(path: str | Path, device: str = "auto", plugins: str | Sequence[str] = 
 
 
 def train(overrides: str | Sequence[str]) -> "Model":
-    """Train as pretrain.py does, ["experiment=dec_sudoku_demo", "epochs=1"], and return the model.
-    Ctrl-C saves the run and raises Preempted. Outside the main thread it raises RuntimeError.
+    """Train as pretrain.py does, ["experiment=dec_sudoku_demo", "epochs=1"], and return the model
+    for the same `device`. Ctrl-C saves the run and raises Preempted. Outside the main thread it
+    raises RuntimeError.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("train() handles signals: call it in the main thread")
     from runtime.device import undisturbed
 
     with undisturbed():
-        return load(pretrain.main([overrides] if isinstance(overrides, str) else [*overrides]))
+        lines = [overrides] if isinstance(overrides, str) else [*overrides]
+        config = load_config(TrainConfig, "cfg_pretrain", lines)
+        return load(pretrain.run(config), config.device)
 
 
 def build(overrides: str | Sequence[str]) -> Path:
@@ -64,7 +69,8 @@ def build(overrides: str | Sequence[str]) -> Path:
     try:
         return build_dataset.main([overrides] if isinstance(overrides, str) else [*overrides])
     except SystemExit as ending:
-        raise ConfigError(f"data.builder.flags: {ending.__cause__}") from None
+        why = ending.__cause__ or "--help belongs on the command line of the builder"
+        raise ConfigError(f"data.builder.flags: {why}") from None
 
 
 class Model:

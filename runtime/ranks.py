@@ -52,7 +52,9 @@ class Ranks:
         if device_type == "cuda":
             if env_local_rank() >= torch.cuda.device_count():
                 raise ConfigError(f"more ranks than the {torch.cuda.device_count()} GPUs here")
-            self.device = torch.device("cuda", env_local_rank())
+            # Without a launcher it is the device that the caller's code has chosen.
+            number = env_local_rank() if launched() else torch.cuda.current_device()
+            self.device = torch.device("cuda", number)
             torch.cuda.set_device(self.device)
         self._watch: Watch | None = None
         if self.world_size > 1 or launched():

@@ -23,9 +23,11 @@ from PIL import Image
 
 import recursive_reasoning as rr
 from apps.reports import solving
+from runtime import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 PUZZLE = "1...2..........3"
+HELP = ["data=sudoku_generated", "data.builder.flags='--help'"]
 
 
 @pytest.fixture
@@ -108,6 +110,7 @@ def test_steps_are_those_of_the_answer(model: rr.Model) -> None:
         (lambda m: rr.train(["-m", "lr=1e-3"]), rr.ConfigError, "-m belong on the command line"),
         (lambda m: rr.build(["--help"]), rr.ConfigError, "--help, --cfg and -m belong"),
         (lambda m: rr.build([]), rr.ConfigError, "set data=NAME"),
+        (lambda m: rr.build(HELP), rr.ConfigError, "data.builder.flags: --help belongs on the com"),
         (lambda m: rr.solve, AttributeError, "'recursive_reasoning' has no attribute 'solve'"),
     ],
 )
@@ -186,9 +189,21 @@ def test_training_leaves_the_process_as_it_was(
     for was, now in itertools.zip_longest(before, after):
         assert np.array_equal(was, now) if isinstance(was, np.ndarray) else was == now
     assert {model.trained.step for model in models} == {1}
+    assert {model._given["device"] for model in models} == {"cpu"}  # As in the settings.
     # The two runs have names of their own, although Python's random state is the same.
     assert len(list((tmp_path / "checkpoints" / "p").iterdir())) == 3
     assert len(models[0].solve(PUZZLE).steps) == 3
+
+
+def test_solving_leaves_the_random_state_as_it_was(model: rr.Model) -> None:
+    before = torch.get_rng_state()
+    model.solve(PUZZLE)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_errors_of_a_run_have_names_here() -> None:
+    assert {errors.LockedError, errors.NonFiniteError} == {rr.LockedError, rr.NonFiniteError}
+    assert {"LockedError", "NonFiniteError"} <= set(rr.__all__)
 
 
 def test_training_belongs_into_the_main_thread() -> None:

@@ -168,7 +168,8 @@ class TrainedModel:
         tensors = kept | {name: tensors.get(name, torch.zeros(())) for name in own}
         require_fit(planned, tensors, self.weights)
         require_room(planned, self.weights)
-        model = build_model(arch, facts)
+        with torch.random.fork_rng(devices=[]):  # Fresh weights are drawn on the CPU.
+            model = build_model(arch, facts)
         restore_model(model, tensors, self.weights)
         return model.to(device).eval()
 

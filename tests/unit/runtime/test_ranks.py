@@ -50,6 +50,19 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
         yield ranks
 
 
+def test_without_a_launcher_the_gpu_is_the_one_that_was_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert Ranks("cuda").device == torch.device("cuda", 1)
+    assert chosen == [torch.device("cuda", 1)]
+
+
 @pytest.mark.parametrize("num_rows", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool])
 def test_rows_are_gathered_whatever_their_stride(
