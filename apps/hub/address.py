@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from dataset.format.schema import IDENTIFIERS_NAME
 from runtime.errors import CheckpointError
 from runtime.text import shown
 from training.checkpoint.published import CONFIG_FILE
@@ -20,8 +21,9 @@ _PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 # One slash is accepted because `Path` merges two slashes.
 _ADDRESS = re.compile(rf"hf:/{{1,2}}({_PART}/{_PART})(?:@([A-Za-z0-9][A-Za-z0-9._/-]{{0,200}}))?")
 _STEPS = ["step_" + "[0-9]" * digits for digits in range(1, 13)]
+_IN_A_CHECKPOINT = (MANIFEST, STATE, MODEL, EMA, IDENTIFIERS_NAME)
 FILES = [
-    *(f"{step}/{name}" for step in _STEPS for name in (MANIFEST, STATE, MODEL, EMA)),
+    *(f"{step}/{name}" for step in _STEPS for name in _IN_A_CHECKPOINT),
     *(f"{step}{ending}" for step in _STEPS for ending in ("", "_ema")),
     *(CONFIG_FILE, "checkpoint"),
 ]
@@ -53,13 +55,12 @@ class Address(NamedTuple):
         """
         named = f"{SCHEME}{self.repo}" + (f"@{self.revision}" if self.revision else "")
         try:
-            from huggingface_hub import snapshot_download
-            from huggingface_hub.utils import disable_progress_bars
+            from huggingface_hub import snapshot_download, utils
         except ImportError:
             missing = "huggingface-hub is not installed (pip install '.[hub]')"
             raise CheckpointError(f"{named}: {missing}") from None
-        if not sys.stderr.isatty():
-            disable_progress_bars()
+        if is_quiet := not (sys.stderr.isatty() or utils.are_progress_bars_disabled()):
+            utils.disable_progress_bars()
         try:
             folder = snapshot_download(
                 self.repo, revision=self.revision, allow_patterns=FILES, etag_timeout=10
@@ -68,6 +69,9 @@ class Address(NamedTuple):
             names = [kind.__name__ for kind in type(error).__mro__]
             reason = next((_REASONS[name] for name in names if name in _REASONS), reason_of(error))
             raise CheckpointError(f"{named}: {reason}") from None
+        finally:
+            if is_quiet:
+                utils.enable_progress_bars()
         if not Path(folder).is_dir():
             raise CheckpointError(f"{named}: there is no checkpoint in this repository")
         return Path(folder), f"{SCHEME}{self.repo}@{Path(folder).name}"

@@ -37,7 +37,7 @@ class CardFacts:
         license: of the weights, an identifier of the Hub.
         num_parameters: without the puzzle embedding.
         state: the checkpoint's state, without paths of this machine.
-        manifests: of the run's data sets that still exist, by folder.
+        manifests: of the run's data sets that still exist, by folder; the card names its last part.
         evaluations: JSON of the run's evaluations, by file name.
         command: makes the model; "" if unknown.
         commit: of the project; "" if unknown.
@@ -162,7 +162,8 @@ def _data(facts: CardFacts) -> list[str]:
     for folder, manifest in facts.manifests.items():
         command = " ".join(map(str, listed(manifest.get("command")))) or "not recorded"
         lines.append(
-            f"- {_plain(folder)}: built by {_code(command)}, seed {_plain(manifest.get('seed'))}"
+            f"- {_plain(Path(folder).name)}: built by {_code(command)}, "
+            f"seed {_plain(manifest.get('seed'))}"
         )
         lines.append(f"  - sha256 over all files: {_code(manifest.get('sha256'))}")
         for what, counts in items(manifest.get("counts")):

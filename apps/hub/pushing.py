@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +18,12 @@ from typing import Any
 
 from apps.hub import address as hub
 from apps.hub.card import CardFacts, card, read_json_files
+from apps.reports.solving import names_known_to
 from dataset.command_line import run_tool
-from runtime.errors import ConfigError, disk_errors
+from dataset.format.files import write_json
+from dataset.format.schema import IDENTIFIERS_NAME
+from puzzle_dataset import PuzzleDataset
+from runtime.errors import ConfigError, DatasetError, disk_errors
 from runtime.text import run_named, shown
 from training.checkpoint import store
 from training.checkpoint.store import RunState
@@ -93,7 +98,7 @@ def card_facts(trained: TrainedModel, address: str, **more: Any) -> CardFacts:
         address=address,
         num_parameters=num_parameters(trained),
         state=without_private_texts(store.load_checkpoint(trained.weights).state),
-        manifests={Path(name).name: found for name, found in manifests(trained).items()},
+        manifests=manifests(trained),
         **more,
     )
 
@@ -112,8 +117,25 @@ def write_checkpoint(trained: TrainedModel, folder: Path) -> None:
     if not is_empty:
         raise ConfigError(f"{folder}: is not empty; name a new or empty folder")
     names = [name for name in (store.MODEL, store.EMA) if (trained.weights / name).exists()]
-    copies = {name: partial(shutil.copyfile, trained.weights / name) for name in names}
-    store.save_checkpoint(folder, shared_state(trained), copies)
+    files: dict[str, store.FileWriter]
+    files = {name: partial(shutil.copyfile, trained.weights / name) for name in names}
+    if puzzles := puzzle_names(trained):
+        files[IDENTIFIERS_NAME] = partial(write_json, value=puzzles, compact=True)
+    store.save_checkpoint(folder, shared_state(trained), files)
+
+
+def puzzle_names(trained: TrainedModel) -> list[str]:
+    """Return the names in a model's puzzle embedding; none if it has a single one, or if the data
+    with the names are gone.
+    """
+    number = trained.facts.num_puzzle_identifiers if trained.facts else 1
+    folders = trained.run.data_folders("train")
+    if number > 1:
+        with suppress(DatasetError):
+            data = partial(PuzzleDataset, folders, "train", check_values=False)
+            found = names_known_to(trained, data) or []
+            return found if len(found) == number else []
+    return []
 
 
 def shared_state(trained: TrainedModel) -> RunState:

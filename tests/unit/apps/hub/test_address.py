@@ -1,3 +1,4 @@
+import io
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -40,8 +41,26 @@ def test_the_patterns_match_only_known_files() -> None:
         return any(fnmatchcase(name, pattern) for pattern in FILES)
 
     known = ("step_0/state.json", "step_120000/MANIFEST.json", "step_7/ema.safetensors")
+    known += ("step_7/identifiers.json",)
     for name in (*known, "step_7", "step_7_ema", "checkpoint", "all_config.yaml"):
         assert is_fetched(name), name
     others = ("step_7/x.py", "step_7.py", "step_x", "model.py", "step_7/optimizer.safetensors")
     for name in (*others, "a/step_7", "../step_7", "step_7/../state.json", "checkpoint.py"):
         assert not is_fetched(name), name
+
+
+def test_progress_bars_are_only_off_while_files_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    utils = pytest.importorskip("huggingface_hub.utils", reason="huggingface-hub is missing")
+    was_off: list[bool] = []
+
+    def fetch(repo: str, **_: object) -> str:
+        was_off.append(utils.are_progress_bars_disabled())
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    utils.enable_progress_bars()
+    assert Address("me/x", None).fetch() == (tmp_path, f"hf://me/x@{tmp_path.name}")
+    assert (was_off, utils.are_progress_bars_disabled()) == ([True], False)

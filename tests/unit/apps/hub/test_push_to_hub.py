@@ -1,6 +1,7 @@
 """Only the checkpoint is pushed to the Hub, without private texts and paths."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,8 +9,13 @@ from typing import Any
 import pytest
 
 from apps.hub import pushing as push_to_hub
+from apps.hub.card import card
+from apps.reports.solving import names_known_to
+from models.config import DataFacts
+from models.hrm.config import HRMConfig
 from runtime.errors import ConfigError
-from training.checkpoint.store import RunState
+from training.checkpoint.store import RunState, load_checkpoint
+from training.checkpoint.trained_model import RecordedRun, TrainedModel
 
 
 def test_settings_have_no_paths_of_the_machine_and_no_commands() -> None:
@@ -51,6 +57,40 @@ def test_commands_that_built_the_data_have_no_paths(tmp_path: Path) -> None:
     trained: Any = SimpleNamespace(run=SimpleNamespace(data_folders=lambda split: [str(tmp_path)]))
     (found,) = push_to_hub.manifests(trained).values()
     assert found["command"] == ["dataset/build.py", "--source", "raw", "--output-dir=data"]
+
+
+def test_data_sets_of_the_same_name_are_all_on_the_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("huggingface_hub", reason="huggingface-hub is not installed")
+    folders = [tmp_path / name / "sudoku" for name in "ab"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text('{"command": ["build"], "seed": 1}')
+    run = SimpleNamespace(data_folders=lambda split: list(map(str, folders)))
+    trained: Any = SimpleNamespace(run=run, weights=tmp_path)
+    monkeypatch.setattr(push_to_hub, "num_parameters", lambda trained: 1)
+    saved = SimpleNamespace(state=RunState(step=1, config={}))
+    monkeypatch.setattr(push_to_hub.store, "load_checkpoint", lambda path: saved)
+    text = card(push_to_hub.card_facts(trained, "hf://me/x", license="mit"))
+    assert text.count("\n- sudoku: built by `build`, seed 1\n") == 2
+    assert str(tmp_path) not in text
+
+
+def test_the_names_in_a_puzzle_embedding_are_pushed(
+    arc_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arch = HRMConfig(hidden_size=32, num_heads=2, puzzle_emb_ndim=32)
+    run = RecordedRun(arch=arch, data_path=str(arc_data))
+    trained = TrainedModel(tmp_path / "step_1", run, DataFacts(12, 25, 13), 1)
+    monkeypatch.setattr(push_to_hub, "shared_state", lambda trained: RunState(step=1))
+    push_to_hub.write_checkpoint(trained, tmp_path / "pushed")
+    folder = load_checkpoint(tmp_path / "pushed" / "step_1").path
+    names = json.loads((arc_data / "identifiers.json").read_text())
+    assert names_known_to(replace(trained, weights=folder), pytest.fail) == names
+    gone = replace(trained, run=RecordedRun(arch=arch, data_path="nowhere"))
+    push_to_hub.write_checkpoint(gone, tmp_path / "without")
+    assert not (tmp_path / "without" / "step_1" / "identifiers.json").exists()
 
 
 def test_evaluations_of_other_checkpoints_are_left_out(tmp_path: Path) -> None:
