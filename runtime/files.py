@@ -1,5 +1,5 @@
 """Read untrusted files, and replace files and folders atomically: whenever a process is killed,
-either the old or the new content is there.
+either the old or the new content is there. Also the commit of a clone.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 import stat
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -104,6 +105,17 @@ def sha256(path: Path) -> str:
     """Return a file's sha256 as hexadecimal digits; raise OSError if it is unreadable."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def commit_of_clone(folder: Path) -> str:
+    """Return the commit of a git clone; "-dirty" follows if the tree has other changes. Return ""
+    without git, or if the folder is in no clone.
+    """
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    with contextlib.suppress(OSError):
+        said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        return said.stdout.strip()
+    return ""
 
 
 def fsync(path: Path) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from apps.reports.writing import write_report
-from runtime.errors import ConfigError, exit_code
-from runtime.process import end_with_parent, print_error
+from dataset.command_line import run_tool
+from runtime.process import end_with_parent
 from runtime.text import run_named
 
 
@@ -24,13 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", "-o", type=Path, metavar="FILE", help=output)
     options = parser.parse_args(arguments)
     end_with_parent()
-    try:
+
+    def write() -> str:
         path, size = write_report(options.runs, options.output)
-    except ConfigError as error:
-        print_error(str(error))
-        return exit_code(error) or 1
-    sys.stdout.write(f"written: {path} ({size / 1e6:.1f} MB)\n")
-    return 0
+        return f"written: {path} ({size / 1e6:.1f} MB)\n"
+
+    return run_tool(write)
 
 
 if __name__ == "__main__":

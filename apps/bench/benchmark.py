@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,8 +35,8 @@ from models.registry import arch_on_device
 from puzzle_dataset import Batch, PuzzleDataset, TrainBatches
 from runtime.compiler import cpu_flags
 from runtime.device import prepare_host, resolve_device
-from runtime.errors import ConfigError
-from runtime.files import write_atomically
+from runtime.errors import ConfigError, disk_errors
+from runtime.files import commit_of_clone, write_atomically
 from runtime.peak import Timing, measure, product_rates
 from runtime.ranks import Ranks
 from runtime.text import in_columns, short
@@ -96,14 +95,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def report_on(options: argparse.Namespace) -> str:
-    """Measure, write the JSON and return the table."""
+    """Measure, print the table and write the JSON; return a line on the file."""
     if not os.access(options.output.parent, os.W_OK) or options.output.is_dir():
         raise ConfigError(f"--output {options.output}: this file cannot be written")
     earlier = options.compare and read_report(options.compare)
     cases = {name: (*CASES[name], *options.settings) for name in options.case or USUAL}
     report = run(cases, options.seconds)
-    write_atomically(options.output, json.dumps(report, indent=1) + "\n")
-    return f"{as_table(report, earlier)}\n\nwritten: {options.output}\n"
+    sys.stdout.write(f"{as_table(report, earlier)}\n\n")
+    with disk_errors(options.output, ConfigError):
+        write_atomically(options.output, json.dumps(report, indent=1) + "\n")
+    return f"written: {options.output}\n"
 
 
 def run(
@@ -284,12 +285,8 @@ def endless(batches: TrainBatches) -> Iterator[Batch]:
 
 def describe_environment(device: str) -> dict[str, Any]:
     """Return the versions, machine and commit that the figures depend on."""
-    commit, file = None, Path("/proc/cpuinfo")
+    file = Path("/proc/cpuinfo")
     cpu = re.search(r"(?m)^model name\s*:\s*(.+)", file.read_text() if file.exists() else "")
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    with contextlib.suppress(OSError):  # Without git, or outside a clone, the commit is unknown.
-        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        commit = said.stdout.strip() or None
     return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
@@ -301,7 +298,7 @@ def describe_environment(device: str) -> dict[str, Any]:
         "max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),
         "num_threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "commit": commit,
+        "commit": commit_of_clone(ROOT) or None,
     }
 
 

@@ -105,9 +105,11 @@ def main(arguments: list[str]) -> None:
         sweep(EVALUATION, plan)
         content = summary(protocol, choices, [job.name for job in expand(plan.overrides)])
         table, written = as_table(content), protocol.folder / "protocol.json"
-        write_atomically(written, json.dumps(content, indent=1) + "\n")
-        write_atomically(written.with_suffix(".md"), table)
-        say(f"\n{table}\nwritten: {written}, {written.with_suffix('.md')}")
+        say(f"\n{table}")
+        with disk_errors(written, ConfigError):
+            write_atomically(written, json.dumps(content, indent=1) + "\n")
+            write_atomically(written.with_suffix(".md"), table)
+        say(f"written: {written}, {written.with_suffix('.md')}")
 
 
 def sweep(program: Program, plan: Plan) -> None:
@@ -192,7 +194,8 @@ def require_same_recipe(protocol: Protocol) -> None:
                 f"folder={protocol.folder}: begun with another {', '.join(changed)}; use the old "
                 "settings, or another folder="
             )
-    write_atomically(file, json.dumps({"settings": settings, "seeds": seeds}, indent=1) + "\n")
+    with disk_errors(file, ConfigError):
+        write_atomically(file, json.dumps({"settings": settings, "seeds": seeds}, indent=1) + "\n")
 
 
 def place(folder: Path, stage: str) -> list[str]:

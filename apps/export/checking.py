@@ -3,7 +3,8 @@
 Needs the packages of the extra `export`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from models.draws import BATCH_DRAWS
 from models.heads.base import NEVER
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError
-from runtime.text import in_columns
+from runtime.text import in_columns, shown
 from training.checkpoint.trained_model import TrainedModel
 from training.data import data_facts, require_folder
 
@@ -81,12 +82,15 @@ def opened(path: Path, step: ExportedStep | None = None) -> Run:
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    with _running():
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     takes = [value.name for value in session.get_inputs()]
     gives = [value.name for value in session.get_outputs()]
 
     def once(given: Arrays) -> Arrays:
-        values: Any = session.run(gives, {name: given[name] for name in takes})
+        taken = {name: given[name] for name in takes}
+        with _running():
+            values: Any = session.run(gives, taken)
         return dict(zip(gives, values, strict=True))
 
     def run(given: Arrays, num_steps: int) -> Arrays:
@@ -94,6 +98,16 @@ def opened(path: Path, step: ExportedStep | None = None) -> Run:
         return outputs | {"answers": outputs["answers"][-1]}
 
     return run if step is None else _repeated(step, once)
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    """Turn any error of ONNX Runtime, whose classes have no common base, into a ConfigError."""
+    try:
+        yield
+    except Exception as error:
+        reason = shown(str(error).strip().partition("\n")[0], 300)
+        raise ConfigError(f"ONNX Runtime cannot run the exported file: {reason}") from error
 
 
 def in_torch(step: ExportedStep) -> Run:

@@ -57,7 +57,8 @@ def export(options: argparse.Namespace) -> str:
     """Write the file, check it, and return the report for the terminal.
 
     Raises:
-        ConfigError: the file cannot be written, or the model cannot be exported.
+        ConfigError: the file cannot be written, the model cannot be exported, or ONNX Runtime
+            cannot run the file.
         CheckpointError: the model is missing or damaged, or the file differs from it.
         DatasetError: the puzzles cannot be read.
     """
@@ -149,6 +150,8 @@ def facts_of(
         kind = kind_of(sample.facts, names)
     is_average = averaged and trained.is_published
     digest = sha256(average_of(trained.weights)) if is_average else trained.digest()
+    # Shared weights do not say whether they are the average that their run kept.
+    last = "" if trained.settings.get("ema") and not trained.has_average else "last"
     facts: dict[str, object] = {
         "arch": trained.run.arch.name,
         "puzzles": kind.key if kind else "",
@@ -158,7 +161,7 @@ def facts_of(
         "num_steps": step.act.eval_max_steps,
         "checkpoint": trained.origin or "/".join(trained.weights.resolve().parts[-2:]),
         "checkpoint_sha256": digest,
-        "weights": "averaged" if averaged else "last",
+        "weights": "averaged" if averaged else last,
     }
     if step.starts is not None:
         facts |= step.starts.exported_facts

@@ -22,6 +22,7 @@ from dataset.command_line import Parser, run_tool
 from dataset.format.schema import IDENTIFIERS_NAME
 from evaluation.headline import MEASURES, score_of
 from runtime.errors import ConfigError
+from runtime.files import commit_of_clone
 from runtime.schema import Schema, Size, StrictBool
 from training.checkpoint import store
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
@@ -90,13 +91,12 @@ def make(name: str, recipe: Recipe) -> str:
 
 def commit_of(run: Path) -> str:
     """Return the commit with which a run began, written into its folder; "-dirty" follows if the
-    tree had other changes.
+    tree had other changes. Return "" if it is unknown.
     """
     path = run / "commit.txt"
     if not path.exists():
-        command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
         run.mkdir(parents=True, exist_ok=True)
-        path.write_text(subprocess.check_output(command, cwd=ZOO, text=True))
+        path.write_text(commit_of_clone(ZOO))
     return path.read_text().strip()
 
 

@@ -1,8 +1,10 @@
 """scripts/benchmark.py: the timed calls and the report."""
 
 import copy
+import errno
 import itertools
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -193,6 +195,21 @@ def test_main_writes_the_json_and_prints_the_table(
     assert asked == [({"demo": (*benchmark.CASES["demo"], "lr=1e-5")}, 0.5)]
     assert json.loads(output.read_text()) == report
     assert benchmark.as_table(report) in capsys.readouterr().out
+
+
+def test_on_a_full_disk_the_table_is_printed(
+    report: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    def write(path: Path, content: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(benchmark, "run", lambda cases, seconds: report)
+    monkeypatch.setattr(benchmark, "write_atomically", write)
+    output = tmp_path / "figures.json"
+    assert benchmark.main(["--case", "demo", "--output", str(output)]) == 2
+    out, err = capsys.readouterr()
+    assert benchmark.as_table(report) in out
+    assert err == f"error: {output}: No space left on device\n"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """How a score is taken: the choice of checkpoints, the row, and refused settings."""
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -195,6 +197,25 @@ def test_a_folder_of_an_earlier_version_is_read_with_its_present_settings(
         protocol.require_same_recipe(parse())
     protocol.require_same_recipe(begun)
     assert file.read_bytes() == present
+
+
+def test_on_a_full_disk_the_table_is_printed(
+    parse: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(path: Path, content: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    found = parse("seed=3")
+    monkeypatch.setattr(protocol, "write_atomically", write)
+    with pytest.raises(ConfigError, match="recipe.json: No space left on device"):
+        protocol.require_same_recipe(found)
+    steps = {"parse": found, "require_same_recipe": None, "sweep": None, "summary": CONTENT}
+    steps |= {"choose": protocol.Choice(3, 1, found.folder), "evaluations": found.plan}
+    for name, result in steps.items():
+        monkeypatch.setattr(protocol, name, lambda *_, result=result: result)
+    with pytest.raises(ConfigError, match="protocol.json: No space left on device"):
+        protocol.main([])
+    assert protocol.as_table(CONTENT) in capsys.readouterr().out
 
 
 def test_a_test_set_is_needed_and_its_labels(parse: Any, held_out: Path) -> None:

@@ -18,8 +18,9 @@ from apps.export.checking import Arrays, Run, compare, in_torch, opened, random_
 from apps.export.exporting import main
 from apps.export.step import ExportedStep
 from apps.export.writing import write_onnx
-from runtime.errors import CheckpointError
+from runtime.errors import CheckpointError, ConfigError
 from tests.unit.apps.export.test_step import FACTS, FORMS, RANDOM, TRM, built, puzzles
+from training.checkpoint.trained_model import find_trained_model
 
 ROOT = Path(__file__).resolve().parents[4]
 PARITY = ROOT / "tests" / "parity" / "published_format"
@@ -232,6 +233,22 @@ def test_mistakes_are_one_line(
     assert (out, len(err.splitlines())) == ("", 1)
     assert message in err
     assert [path.name for path in tmp_path.iterdir()] == ["folder.onnx"]
+
+
+def test_what_onnx_runtime_cannot_run_is_named(smallest: Any, tmp_path: Path) -> None:
+    path = tmp_path / "out.onnx"
+    path.write_text("not a model")
+    with pytest.raises(ConfigError, match="ONNX Runtime cannot run the exported file: .*out.onnx"):
+        opened(path)
+    wrong = {name: values.astype(np.float64) for name, values in arrays_of(2).items()}
+    with pytest.raises(ConfigError, match="ONNX Runtime cannot run the exported file: "):
+        smallest[1](wrong, 1)
+
+
+def test_weights_that_may_be_an_average_are_not_called_the_last(smallest: Any) -> None:
+    trained = find_trained_model(Path("zoo:sudoku-4x4"), pytest.fail)
+    sample = checking.read_sample(trained, None)
+    assert exporting.facts_of(trained, smallest[2], sample, averaged=False)["weights"] == ""
 
 
 def exit_code_of(arguments: list[str]) -> object:

@@ -163,6 +163,17 @@ def test_a_page_that_cannot_be_written_and_a_missing_run_are_one_line(
         assert told in line
 
 
+def test_an_interrupted_report_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report, "write_report", stop)
+    assert report.main(["anywhere"]) == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
 def test_the_path_of_a_page(
     make_run_folder: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

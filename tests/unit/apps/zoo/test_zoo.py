@@ -9,7 +9,7 @@ import torch
 
 from apps.reports.asking import kind_read_by
 from apps.zoo import address as zoo
-from apps.zoo.making import Recipe, recipes, write_model
+from apps.zoo.making import Recipe, commit_of, recipes, write_model
 from dataset.kinds import KINDS
 from runtime.errors import CheckpointError, ConfigError
 from training.checkpoint.store import MANIFEST, MODEL
@@ -108,3 +108,12 @@ def test_a_model_can_be_written_again_and_rounded(copy: Path, tmp_path: Path) ->
     rounded, exact = load_weights(tmp_path / "again"), load_weights(copy)
     for name, tensor in exact.items():
         torch.testing.assert_close(rounded[name].to(tensor.dtype), tensor, rtol=1e-3, atol=1e-6)
+
+
+def test_without_git_the_commit_of_a_run_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
+    assert commit_of(tmp_path / "outside a clone") == ""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert commit_of(tmp_path / "without git") == ""
