@@ -27,16 +27,22 @@ HERE = Path(__file__).resolve().parent
 
 def main(challenges: Path, settings: list[str]) -> None:
     """Install the project, adapt to all tasks and join the answers."""
+    try:
+        tasks = json.loads(challenges.read_bytes())
+    except (OSError, ValueError) as error:
+        sys.exit(f"{challenges}: {error}")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", HERE]
     subprocess.run([*pip, "recursive-reasoning"], check=True)
-    tasks = json.loads(challenges.read_bytes())
     number = max(1, min(num_gpus(), len(tasks)))
     dealt = [dict(list(tasks.items())[worker::number]) for worker in range(number)]
     workers = [start(worker, some, settings) for worker, some in enumerate(dealt)]
     failed = [worker for worker, process in enumerate(workers) if process.wait()]
     answers = {}
-    for written in Path().glob("worker_*/submission.json"):
-        answers |= json.loads(written.read_bytes())
+    for worker, some in enumerate(dealt):
+        # An earlier run with more or fewer GPUs has left other tasks there.
+        written = Path(f"worker_{worker}/submission.json")
+        found = json.loads(written.read_bytes()) if written.exists() else {}
+        answers |= {name: found[name] for name in some if name in found}
     # A task without an answer would make the whole submission invalid.
     complete = {name: answers.get(name) or no_answers(task) for name, task in tasks.items()}
     Path("submission.json").write_text(json.dumps(complete))
@@ -69,4 +75,6 @@ def start(worker: int, tasks: dict, settings: list[str]) -> subprocess.Popen:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: submit.py CHALLENGES.json [KEY=VALUE ...]")
     main(Path(sys.argv[1]), sys.argv[2:])

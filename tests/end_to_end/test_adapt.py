@@ -2,8 +2,10 @@
 
 import importlib.util
 import json
+import runpy
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -484,6 +486,8 @@ def test_the_script_for_kaggle_deals_out_the_tasks(
     monkeypatch.setattr(subprocess, "run", lambda command, **_: installed.append(command))
     made = json.loads(tasks.read_bytes())
     tasks.write_text(json.dumps(made | {"bad": {"train": [], "test": [1, 2]}}))
+    (tmp_path / "worker_2").mkdir()  # Left by a run with more GPUs.
+    (tmp_path / "worker_2/submission.json").write_text('{"gone": []}')
     submit.main(tasks, [*GRID, *SMALL])
     assert installed[0][-2:] == [script.parent, "recursive-reasoning"]
     found = json.loads((tmp_path / "submission.json").read_bytes())
@@ -497,6 +501,13 @@ def test_the_script_for_kaggle_deals_out_the_tasks(
     # A worker that fails leaves a complete submission, too.
     with pytest.raises(SystemExit, match=r"workers \[0, 1\] failed; run it again"):
         submit.main(tasks, [*GRID, *SMALL, "adapt.num_aug=7"])
+    del installed[:]
+    with pytest.raises(SystemExit, match=r"nowhere.json: .*No such file"):
+        submit.main(tmp_path / "nowhere.json", [])
+    assert installed == []
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    with pytest.raises(SystemExit, match=r"usage: submit\.py CHALLENGES\.json"):
+        runpy.run_path(str(script), run_name="__main__")
 
 
 def test_the_guesses_for_a_single_task_are_shown(adapt: Any, tmp_path: Path, capsys: Any) -> None:
