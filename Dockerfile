@@ -27,9 +27,10 @@ WORKDIR /workspace
 COPY --chown=reasoner:reasoner pyproject.toml constraints.txt ./
 RUN if [ "$DEVICE" = cpu ]; then export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu; fi \
     && python -c "import os, tomllib; p = tomllib.load(open('pyproject.toml', 'rb')); \
-extras = p['project']['optional-dependencies']; \
-wanted = [extras[name] for name in os.environ['EXTRAS'].split(',') if name]; \
-print(*p['build-system']['requires'], *p['project']['dependencies'], *sum(wanted, []), sep='\n')" \
+extras, own = p['project']['optional-dependencies'], 'recursive-reasoning['; \
+wanted = lambda names: [one for name in names.split(',') if name for each in extras[name] \
+for one in (wanted(each[len(own):-1]) if each.startswith(own) else [each])]; \
+print(*p['build-system']['requires'], *p['project']['dependencies'], *wanted(os.environ['EXTRAS']), sep='\n')" \
         > /tmp/requirements.txt \
     && python -m venv /opt/venv \
     && pip install -c constraints.txt -r /tmp/requirements.txt \

@@ -1,5 +1,6 @@
 """Workflows, hooks and the container do only what the Makefile and pyproject.toml can do."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -88,6 +89,20 @@ def test_the_container_is_built_in_an_order_that_keeps_its_dependencies() -> Non
     extras = re.search(r"^ARG EXTRAS=(.*)", text, re.M)
     assert extras
     assert set(extras[1].split(",")) <= set(PROJECT["project"]["optional-dependencies"])
+
+
+def test_the_container_can_have_extras_of_extras() -> None:
+    text = re.sub(r"\\\n", "", (ROOT / "Dockerfile").read_text())
+    code = re.search(r'python -c "([^"]*)"', text)
+    assert code
+    own = {"cwd": ROOT, "env": os.environ | {"EXTRAS": "docs,dev"}, "text": True}
+    listed = subprocess.check_output([sys.executable, "-c", code[1]], **own).splitlines()
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = {one for packages in extras.values() for one in packages}
+    named = {one for one in wanted if one.startswith(PROJECT["project"]["name"])}
+    assert len(named) == 2
+    assert wanted - named <= set(listed)
+    assert not named & set(listed)
 
 
 def test_the_container_has_all_that_is_installed() -> None:
