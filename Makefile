@@ -45,7 +45,7 @@ demo-extreme: $(READY) ## Train a model that strikes candidates, and solve hard 
 demo-arc: $(READY) ## Train on ten ARC tasks and score the votes over their augmentations, then learn a new one: about 5 minutes on 2 cores
 	@sh scripts/demo_arc.sh $(PY)
 
-demo-maze: $(READY) ## Train a cellular automaton on mazes of 15 x 15, and draw its waves: about 7 minutes on one core
+demo-maze: $(READY) ## Train a cellular automaton on mazes of 15 x 15, and draw its waves: about 9 minutes on one core
 	@sh scripts/demo_maze.sh $(PY)
 
 zoo-%: $(READY) ## Make a model of the zoo again, by its recipe in zoo/recipes.yaml, for example: make zoo-sudoku-4x4

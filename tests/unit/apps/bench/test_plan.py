@@ -19,6 +19,7 @@ from dataset.kinds.base import kind_named
 from models.operations import act_step_flop, train_step_flop
 from runtime.accelerators import ACCELERATORS, Accelerator
 from runtime.errors import ConfigError, DatasetError
+from scripts import plan as plan_script
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.config.source import CONFIG_DIR
@@ -263,6 +264,10 @@ def test_the_command_prints_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     for told in ("4 rows", "activations", "all-reduce", "GPU-hours", "not here", "990"):
         assert told in out
     assert "1,000 steps and 2 evaluations of 64 examples" in out
+
+
+def test_the_help_names_every_gpu() -> None:
+    assert ACCELERATORS.keys() <= set(re.findall(r"[\w-]+", str(plan_script.__doc__)))
 
 
 @pytest.mark.parametrize(
