@@ -192,8 +192,9 @@ class ACT(nn.Module):
         """Let `heads` compare their outputs with the examples of a carry."""
         targets = Targets.of(carry.examples, outputs["logits"])
         if self.training and self.at_targets:
+            logs = self.inner.lm_head.log_probs(outputs["logits"].detach())
             for technique in self.at_targets:
-                targets = technique.aimed(targets, outputs, carry.steps)
+                targets = technique.aimed(targets, {**outputs, "log_probs": logs}, carry.steps)
             outputs = {**outputs, AIMED_LABELS: targets.examples["labels"]}
         losses, metrics = {}, {"steps": carry.steps}
         for head in heads:

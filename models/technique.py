@@ -126,7 +126,8 @@ class Technique(Schema):
         return after
 
     def aimed(self, targets: "Targets", outputs: "Outputs", steps: "Tensor") -> "Targets":
-        """Return the targets of the losses, for these outputs of the heads. `steps`, int32 [B], are
+        """Return the targets of the losses, for these outputs of the heads and `log_probs`, the log
+        probabilities of the tokens, float32 [B, S, V], without gradients. `steps`, int32 [B], are
         the ACT steps that each row has taken. Called only in training. Only one technique may
         override it.
         """

@@ -24,12 +24,11 @@ class NearestAnswer(Technique):
         return self.field
 
     def aimed(self, targets: "Targets", outputs: "Outputs", steps: "Tensor") -> "Targets":
-        logits = outputs["logits"]
         answers = targets.examples[self.field]  # [B, S, answers]
-        likely = logits.detach().float().log_softmax(-1).gather(-1, answers.long()).sum(1)
+        likely = outputs["log_probs"].gather(-1, answers.long()).sum(1)
         nearest = likely.argmax(-1).view(-1, 1, 1).expand(-1, answers.shape[1], 1)
         labels = answers.gather(-1, nearest).squeeze(-1)
-        return targets.of({**targets.examples, "labels": labels}, logits)
+        return targets.of({**targets.examples, "labels": labels}, outputs["logits"])
 
 
 TECHNIQUES.add(
