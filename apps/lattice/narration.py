@@ -38,6 +38,8 @@ def describe_rounds(rounds: Sequence[Round], chain: int) -> Iterator[RoundText]:
         if verdict == CONTRADICTION:
             empty = [_place(cell, before) for cell in np.flatnonzero(~after.any(-1)).tolist()]
             why = f"nothing is left for {', '.join(empty)}" if empty else "the model sees no way on"
+            if one.fell[chain]:
+                why = "the answer did not stand the checks"
             then = "restart"
             if (cell := int(one.taken_back[chain])) >= 0:
                 then = f"so {_place(cell, before)} is not {guesses.pop()}"

@@ -86,6 +86,7 @@ class Round(NamedTuple):
     guessed: np.ndarray  # int64 [C], the guessed cell; -1: none
     verdicts: np.ndarray  # int64 [C], DECIDED, CONTRADICTION, or 0
     taken_back: np.ndarray  # int64 [C], cell of a guess taken back; -1: none, or a restart
+    fell: np.ndarray  # bool [C], contradictions that are answers which did not stand the checks
 
 
 # Chain c of a puzzle begins with caution c modulo this.
@@ -272,15 +273,15 @@ class Search:
         on_host = [self._ranks.to_host(each).numpy() for each in (before, after, guessed, verdicts)]
         rounds = {}
         for slot, own in work.chains.items():
-            was, left, guesses, said = (each[slot * len(own) :][: len(own)] for each in on_host)
-            said = said.copy()
-            for chain in np.flatnonzero(said == DECIDED):
+            was, left, guesses, verdict = (each[slot * len(own) :][: len(own)] for each in on_host)
+            said = verdict.copy()
+            for chain in np.flatnonzero(verdict == DECIDED):
                 if self._stands(left[chain], work.searched[slot], int(chain)):
                     break
                 said[chain] = CONTRADICTION
             each = zip(own, was, left, guesses.tolist(), said.tolist(), strict=True)
             taken_back = [chain.follow(*what) for chain, *what in each]
-            rounds[slot] = Round(was, left, guesses, said, np.array(taken_back))
+            rounds[slot] = Round(was, left, guesses, said, np.array(taken_back), said != verdict)
         return rounds
 
     def _stands(self, answer: np.ndarray, found: SearchResult, chain: int) -> bool:

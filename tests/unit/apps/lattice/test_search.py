@@ -284,6 +284,19 @@ def test_a_chain_goes_on_after_an_answer_that_falls(
         assert one.taken_back + one.restarts > before.taken_back + before.restarts
 
 
+def test_the_story_tells_of_an_answer_that_falls(
+    ranks: Ranks, puzzles: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stands, rounds = iter([False]), list[Round]()
+    monkeypatch.setattr(Search, "_stands", lambda *_: next(stands, True))
+    search = searching(ranks, chains=1)
+    list(search([(0, puzzles.inputs[0])], lambda _, one: rounds.append(one)))
+    lines = list(describe_chain(rounds, 0))
+    told = "  contradiction: the answer did not stand the checks; "
+    assert sum(line.startswith(told) for line in lines) == 1
+    assert lines[-1] == "  all cells are decided"
+
+
 def test_a_puzzle_is_given_up_after_its_rounds(ranks: Ranks, puzzles: Batch) -> None:
     enough = search_with(ranks, puzzles)
     few = search_with(ranks, puzzles, rounds=3)

@@ -160,9 +160,9 @@ def rounds_of_a_search() -> list[Round]:
     nothing[0, 5] = False
     done = np.eye(6, dtype=bool)[None, SUDOKU.to_tokens(SOLUTION)]
     steps = (
-        (everything, guessed, 0, 0, -1),
-        (guessed, nothing, -1, CONTRADICTION, 0),
-        (everything, done, -1, DECIDED, -1),
+        (everything, guessed, 0, 0, -1, False),
+        (guessed, nothing, -1, CONTRADICTION, 0, False),
+        (everything, done, -1, DECIDED, -1, False),
     )
     return [Round(before, after, *map(np.atleast_1d, rest)) for before, after, *rest in steps]
 
