@@ -53,8 +53,10 @@ def present_name(key: str) -> str | None:
     if name := _RENAMED.get(key.removeprefix("arch.")):
         return f"arch.{name}=..."
     for name in TECHNIQUES:
-        if row := TECHNIQUES[name].schema.former.get(key.removeprefix("arch.")):
-            setting = f" arch.techniques.{name}.{row.field}=..." if row.field else ""
+        schema = TECHNIQUES[name].schema
+        if row := schema.former.get(key.removeprefix("arch.")):
+            kept = row.field and row.field not in schema.gone
+            setting = f" arch.techniques.{name}.{row.field}=..." if kept else ""
             return f"techniques=[{name}]{setting}"
     return None
 

@@ -32,9 +32,13 @@ class SparseLookAhead(Technique):
         return self.every
 
     def require(self, arch: "RecurrenceConfig") -> None:
-        if arch.heads.q is None or arch.no_ACT_continue:
-            why = "heads.q=null" if arch.heads.q is None else "no_ACT_continue=true"
-            raise ValueError(f"with {why} q_continue is not learned and needs no target")
+        for why, holds in (
+            ("heads.q=null", arch.heads.q is None),
+            ("no_ACT_continue=true", arch.no_ACT_continue),
+            ("halt_max_steps=1", arch.halt_max_steps == 1),
+        ):
+            if holds:
+                raise ValueError(f"with {why} q_continue is not learned and needs no target")
 
     def require_rows(self, rows: int) -> None:
         if rows % self.every:

@@ -103,6 +103,7 @@ def test_settings_that_are_gone_stay_only_where_they_matter(
         ("techniques=[anchor]", "did you mean techniques=anchors"),
         ("arch.learns_when_gone=0", r"renamed; write arch.learn_after_mistakes=\.\.\."),
         ("arch.anchor_prob=0.1", r"renamed; write techniques=\[anchors\] arch.techniques.anchors"),
+        ("arch.q_target=rows", r"renamed; write techniques=\[sparse_look_ahead\](?! arch)"),
     ],
 )
 def test_a_technique_is_asked_for_by_name(setting: str, told: str) -> None:
