@@ -100,7 +100,8 @@ def train(start: Start) -> Path:
     if config.reduction == "exact" and device_type == "cuda":
         require_deterministic_algorithms()
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
-        require_backend(arch.attention, ranks.device, arch.forward_dtype)
+        if arch.has_attention:
+            require_backend(arch.attention, ranks.device, arch.forward_dtype)
         config, weights = ranks.broadcast_object((config, start.weights))
         checkpoint = run_folder.agree_on_checkpoint(start.checkpoint, ranks)
         require_same_data(start.fingerprint, ranks)

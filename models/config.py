@@ -205,10 +205,10 @@ class RecurrenceConfig(Schema):
     @model_validator(mode="after")
     def _widths_fit(self) -> Self:
         D, N, prefix = self.hidden_size, self.num_heads, self.puzzle_emb_len
-        if D % N:
+        if self.has_attention and D % N:
             near = max(n for n in range(1, N) if D % n == 0)
             raise ValueError(f"num_heads={N} must divide hidden_size={D}, as {near} does")
-        if self.pos_encodings == "rope" and (D // N) % 2:
+        if self.has_attention and self.pos_encodings == "rope" and (D // N) % 2:
             raise ValueError(
                 f"pos_encodings=rope needs an even head width, but hidden_size={D} / num_heads={N} "
                 f"= {D // N}"
@@ -218,6 +218,14 @@ class RecurrenceConfig(Schema):
                 f"puzzle_emb_ndim={self.puzzle_emb_ndim} does not fit in puzzle_emb_len={prefix} "
                 f"positions of hidden_size={D}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _prefix_has_an_embedding(self) -> Self:
+        length, default = self.puzzle_emb_len, type(self).model_fields["puzzle_emb_len"].default
+        # Published: a model with a length by default ignores it without an embedding.
+        if length and not default and not self.puzzle_emb_ndim:
+            raise ValueError(f"puzzle_emb_len={length} needs puzzle_emb_ndim > 0, or must be 0")
         return self
 
     @model_validator(mode="after")
@@ -262,6 +270,11 @@ class RecurrenceConfig(Schema):
         only their answers between steps; else 0.
         """
         return 0
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether cells are mixed by attention; if not, its settings have no effect."""
+        return not self.mlp_t
 
     @property
     def has_digits(self) -> bool:

@@ -11,6 +11,9 @@ from runtime.errors import ConfigError
 from runtime.registry import imported
 from runtime.schema import NumLayers, Size, SizeOrZero, StrictBool
 
+LATIN_KINDS = {"latin_square", "sudoku", "sudoku_16", "sudoku_x"}
+"""Kinds whose digits are once in each row and column. A plug-in with such a kind adds its name."""
+
 
 def require_one_row(arch: RecurrenceConfig) -> None:
     """Raise ValueError if head or loss need more than the one row that all digits share."""
@@ -32,6 +35,9 @@ class DECConfig(RecurrenceConfig):
     """
 
     width_multiple: ClassVar[int] = 8
+    fixed: ClassVar[dict[str, object]] = dict(
+        puzzle_emb_ndim=0, puzzle_emb_len=0, attention_bias="none"
+    )
 
     name: Literal["dec"] = "dec"
     """TRM with a state for each digit in each cell; treats all digits alike"""
@@ -44,6 +50,8 @@ class DECConfig(RecurrenceConfig):
     """blocks of the network"""
     hidden_size: Size = 192
     """width of the state of a digit in a cell (D)"""
+    expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
+    """inner width of SwiGLU / hidden_size, before the factor 2/3 and rounding up to 8"""
     mlp_t: StrictBool = True
     """true: mix the cells with a SwiGLU over them"""
     cell_expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
@@ -61,6 +69,10 @@ class DECConfig(RecurrenceConfig):
     """false: learn q_continue and halt as HRM does"""
 
     @property
+    def has_attention(self) -> bool:
+        return False
+
+    @property
     def has_digits(self) -> bool:
         return True
 
@@ -68,10 +80,13 @@ class DECConfig(RecurrenceConfig):
         super().require_data(facts)
         if self.boxes:
             require_sudoku(facts, "arch.name=dec")
-        elif (facts.vocab_size - 2) ** 2 != facts.seq_len:
+            return
+        squares = (facts.vocab_size - 2) ** 2 == facts.seq_len
+        if not squares or facts.kind not in {None, *LATIN_KINDS}:
+            kind = f" (kind {facts.kind})" if facts.kind else ""
             raise ConfigError(
                 f"arch.boxes=false is for Latin squares of N x N cells with N + 2 tokens; the data "
-                f"have {facts.seq_len} cells and {facts.vocab_size} tokens"
+                f"have {facts.seq_len} cells and {facts.vocab_size} tokens{kind}"
             )
 
     @model_validator(mode="after")
@@ -79,15 +94,8 @@ class DECConfig(RecurrenceConfig):
         require_one_row(self)
         if not (self.units or self.boxes):
             raise ValueError("boxes=false needs units=true")
-        if not (self.units or self.mlp_t) or self.attention_bias != "none":
-            raise ValueError(
-                f"arch=dec has no attention; use mlp_t=true or units=true (now {self.mlp_t} and "
-                f"{self.units}), and attention_bias=none (now {self.attention_bias})"
-            )
-        if self.puzzle_emb_ndim:
-            raise ValueError(
-                f"puzzle_emb_ndim={self.puzzle_emb_ndim}: arch=dec has no puzzle embedding; use 0"
-            )
+        if not (self.units or self.mlp_t):
+            raise ValueError("arch=dec has no attention; use mlp_t=true or units=true")
         return self
 
 

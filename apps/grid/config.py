@@ -48,6 +48,10 @@ class GridConfig(RecurrenceConfig):
     """false: learn q_continue and halt as HRM does"""
 
     @property
+    def has_attention(self) -> bool:
+        return False
+
+    @property
     def has_digits(self) -> bool:
         return True
 

@@ -89,6 +89,11 @@ class LatticeConfig(RecurrenceConfig):
     """width of the states (D)"""
     num_heads: Size = 4
     """attention heads (N); must divide hidden_size"""
+    expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
+    """inner width of the blocks' GELU layer / hidden_size; with symmetry=digits of their SwiGLU,
+    before the factor 2/3 and rounding up to 8"""
+    rms_norm_eps: PositiveFloat = 1e-5
+    """added to the mean square in RMS norms; only with symmetry=digits"""
     heads: HeadsConfig = Field(
         default_factory=lambda: HeadsConfig.model_validate(
             {"q": None, "candidates": {}, "contradiction": {}}
@@ -132,6 +137,10 @@ class LatticeConfig(RecurrenceConfig):
         return imported("apps.lattice.evaluating", "search")()(self, *asked)
 
     @property
+    def has_attention(self) -> bool:
+        return not self.units
+
+    @property
     def has_digits(self) -> bool:
         return self.symmetry == "digits"
 
@@ -164,9 +173,6 @@ class LatticeConfig(RecurrenceConfig):
         for name, technique in techniques.active.items():
             unknown = technique not in techniques.acting("weighed")
             faults[f"techniques.{name} has no meaning with name=lattice; leave it out"] = unknown
-        for name, value in self.fixed.items():
-            changed = (found := getattr(self, name)) != value
-            faults[f"{name}={found} has no meaning with name=lattice; use {value}"] = changed
         for message, wrong in faults.items():
             if wrong:
                 raise ValueError(message)

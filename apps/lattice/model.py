@@ -352,7 +352,10 @@ class LatticeACT(ACT):
         losses = judged.losses
         if self.training and not self.config.learn_after_mistakes:
             gone = solution_gone(examples[CANDIDATES], examples["labels"])
-            losses = losses | {n: losses[n].masked_fill(gone, 0.0) for n in ("lm", "candidates")}
+            losses = {
+                name: value if name == "contradiction" else value.masked_fill(gone, 0.0)
+                for name, value in losses.items()
+            }
         if loops == 1:
             return judged._replace(losses=losses)
         losses = {name: value.view(loops, B).mean(0) for name, value in losses.items()}

@@ -31,6 +31,10 @@ class AnyCanvasConfig(RecurrenceConfig):
     puzzle_emb_ndim: SizeOrZero = 0
     """must be 0: there is no puzzle embedding"""
 
+    @property
+    def has_attention(self) -> bool:
+        return False
+
     def require_data(self, facts: DataFacts) -> None:
         super().require_data(facts)
         if isqrt(facts.seq_len) ** 2 != facts.seq_len:
@@ -67,9 +71,10 @@ class NCAConfig(AnyCanvasConfig):
 
     @model_validator(mode="after")
     def _starts_are_used(self) -> Self:
-        unused = sorted({"anchors", "random_starts"} & self.techniques.active.keys())
-        if self.keeps == "answers" and unused:
-            raise ValueError(f"keeps=answers leaves no states to start at: no {unused[0]}")
+        starts = self.techniques.acting("start")
+        for name, technique in self.techniques.active.items():
+            if self.keeps == "answers" and (name == "anchors" or technique in starts):
+                raise ValueError(f"keeps=answers leaves no states to start at: no {name}")
         return self
 
 

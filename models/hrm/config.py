@@ -1,8 +1,6 @@
 """Settings of the Hierarchical Reasoning Model."""
 
-from typing import Literal, Self
-
-from pydantic import model_validator
+from typing import Literal
 
 from models.config import ARCHITECTURES, RecurrenceConfig
 from runtime.registry import imported
@@ -25,12 +23,6 @@ class HRMConfig(RecurrenceConfig):
     """blocks of the L level"""
     gradient: Literal["last_step", "last_cycle"] = "last_step"
     """part with gradients: the last update of each level, or the whole last cycle as in TRM"""
-
-    @model_validator(mode="after")
-    def _prefix_has_an_embedding(self) -> Self:
-        if (length := self.puzzle_emb_len) and not self.puzzle_emb_ndim:
-            raise ValueError(f"puzzle_emb_len={length} needs puzzle_emb_ndim > 0, or must be 0")
-        return self
 
 
 ARCHITECTURES.add("hrm", HRMConfig, imported("models.hrm.model", "HRMInner"))

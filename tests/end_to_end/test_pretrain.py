@@ -219,6 +219,7 @@ def test_start_weights_are_trained_on_and_not_needed_again(run: Any, tmp_path: P
     "settings",
     [
         ["arch=mixer", "arch.forward_dtype=float32"],
+        ["arch=mixer", "arch.forward_dtype=float32", "arch.attention=fa2"],  # It has no attention.
         ["arch.puzzle_emb_ndim=40"],
         ["arch.puzzle_emb_ndim=0", "arch.pos_encodings=none"],
         ["arch.halt_max_steps=1"],

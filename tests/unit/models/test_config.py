@@ -6,6 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from models.hrm.config import HRMConfig
+from models.transformer.config import TransformerConfig
+from models.trm.config import TRMConfig
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 
@@ -23,6 +25,22 @@ from training.config.schema import TrainConfig
 def test_widths_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         HRMConfig.model_validate(settings)
+
+
+def test_without_attention_its_settings_may_have_any_value() -> None:
+    settings = {"hidden_size": 72, "num_heads": 8, "puzzle_emb_ndim": 0}
+    for mixer in (settings, settings | {"num_heads": 7}):
+        assert not HRMConfig.model_validate(mixer | {"mlp_t": True}).has_attention
+    with pytest.raises(ValidationError, match=r"even head width.*= 9"):
+        HRMConfig.model_validate(settings)
+    assert HRMConfig.model_validate(settings | {"pos_encodings": "none"}).has_attention
+
+
+def test_a_length_without_a_puzzle_embedding_is_refused_unless_it_is_published() -> None:
+    settings = {"puzzle_emb_ndim": 0, "puzzle_emb_len": 8}
+    with pytest.raises(ValidationError, match="puzzle_emb_len=8 needs puzzle_emb_ndim > 0"):
+        TransformerConfig.model_validate(settings)
+    assert TRMConfig.model_validate(settings).num_prefix == 0
 
 
 @pytest.mark.parametrize(
@@ -53,6 +71,10 @@ def test_the_default_is_the_published_model() -> None:
             "sparse_look_ahead: with no_ACT_continue=true q_continue is not",
         ),
         ({"heads": {"q": None}}, "sparse_look_ahead: with heads.q=null q_continue is not learned"),
+        (
+            {"halt_max_steps": 1},
+            "sparse_look_ahead: with halt_max_steps=1 q_continue is not learned",
+        ),
     ],
 )
 def test_a_target_of_what_is_not_learned_is_refused(more: dict[str, Any], told: str) -> None:

@@ -197,14 +197,34 @@ def test_other_data_are_refused(facts: DataFacts) -> None:
     assert f"{facts.seq_len} cells and {facts.vocab_size} tokens" in str(caught.value)
 
 
+def test_without_boxes_the_data_must_be_latin_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = DECConfig(**SMALL, units=True, boxes=False)
+    for kind in (None, "latin_square", "sudoku_x"):
+        config.require_data(DataFacts(9, 49, 1, kind=kind))
+    for kind in ("light_up", "futoshiki", "colouring", "of_a_plugin"):
+        with pytest.raises(ConfigError, match=rf"49 cells and 9 tokens \(kind {kind}\)"):
+            config.require_data(DataFacts(9, 49, 1, kind=kind))
+    monkeypatch.setattr("apps.dec.config.LATIN_KINDS", {"of_a_plugin"})
+    config.require_data(DataFacts(9, 49, 1, kind="of_a_plugin"))
+
+
+@pytest.mark.parametrize("units", [False, True])
+def test_the_settings_of_attention_may_have_any_value(units: bool) -> None:
+    assert not DECConfig(**SMALL | {"num_heads": 3}, units=units).has_attention
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
         ({"heads": {"lm": {"name": "tied"}}}, "heads.lm.name=linear"),
         ({"loss": {"label_smoothing": 0.1}}, "predicts digits only"),
-        ({"puzzle_emb_ndim": 16}, "no puzzle embedding"),
+        ({"puzzle_emb_ndim": 16}, "puzzle_emb_ndim=16 has no meaning with name=dec; use 0"),
+        ({"puzzle_emb_len": 5}, "puzzle_emb_len=5 has no meaning with name=dec; use 0"),
         ({"mlp_t": False}, "no attention; use mlp_t=true or units=true"),
-        ({"units": True, "mlp_t": False, "attention_bias": "sudoku"}, "attention_bias=none"),
+        (
+            {"units": True, "mlp_t": False, "attention_bias": "sudoku"},
+            "attention_bias=sudoku has no meaning with name=dec; use none",
+        ),
     ],
 )
 def test_settings_that_tell_digits_apart_are_refused(settings: dict[str, Any], why: str) -> None:

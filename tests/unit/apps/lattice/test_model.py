@@ -172,8 +172,10 @@ def test_a_slot_is_guided_by_its_own_puzzle() -> None:
     assert torch.equal(token[guessed], solution[guessed])
 
 
-def test_where_the_solution_is_gone_only_the_contradiction_is_learned() -> None:
-    model = model_of(learn_after_mistakes=False, views="none").train()
+@pytest.mark.parametrize("more", [{}, {"confidence": {}, "attention": {}}])
+def test_where_the_solution_is_gone_only_the_contradiction_is_learned(more: Any) -> None:
+    heads = HEADS | more
+    model = model_of(learn_after_mistakes=False, views="none", heads=heads).train()
     examples = sudoku_examples()
     carry = model.initial_carry(examples)
     carry.halted[:] = False
@@ -183,7 +185,7 @@ def test_where_the_solution_is_gone_only_the_contradiction_is_learned() -> None:
     state[1, first_open, examples["labels"][1, first_open]] = False
     carry.inner["z_next"] = state
     output = model(carry, examples, exploring())
-    for name in ("lm_loss", "candidates_loss"):
+    for name in ("lm_loss", "candidates_loss", *(f"{name}_loss" for name in more)):
         assert (output.rows[name] > 0).tolist() == [True, False, True]
     assert (output.rows["contradiction_loss"] > 0).all()
     evaluated = model.eval()(carry, examples)
@@ -277,6 +279,12 @@ def test_a_step_goes_on_in_the_view_that_was_drawn() -> None:
         expected[:, tokens[row]] = first.inner["z_next"][row][cells[row]]
         assert torch.equal(turned.inner["z_candidates"][row], expected)
     assert torch.equal(plain.inner["z_candidates"], first.inner["z_next"])
+
+
+def test_means_over_units_take_any_number_of_heads() -> None:
+    assert not LatticeConfig(**SMALL | UNITS | {"num_heads": 3}).has_attention
+    with pytest.raises(ValidationError, match="num_heads=3 must divide hidden_size=8"):
+        LatticeConfig(**SMALL | {"num_heads": 3})
 
 
 def test_a_step_can_begin_with_the_states_of_the_last_one() -> None:

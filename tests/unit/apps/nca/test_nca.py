@@ -7,9 +7,12 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from apps.graph.config import GraphConfig
+from apps.grid.config import GridConfig
 from apps.nca.config import NCAConfig
 from models.config import DataFacts
 from models.operations import act_step_flop, train_step_flop
+from models.technique import TECHNIQUES
 from tests.unit.models.tiny import shaken
 
 SMALL: Any = {"hidden_size": 8, "num_heads": 2, "L_cycles": 3, "halt_max_steps": 3}
@@ -55,6 +58,21 @@ def test_settings_without_a_meaning_are_refused() -> None:
         NCAConfig(**SMALL, mlp_t=True)
     with pytest.raises(ValidationError, match="puzzle_emb_ndim=8 has no meaning with name=nca"):
         NCAConfig(**SMALL, puzzle_emb_ndim=8)
+
+
+@pytest.mark.parametrize("config", [NCAConfig, GraphConfig, GridConfig])
+def test_without_attention_its_settings_may_have_any_value(config: Any) -> None:
+    assert not config(hidden_size=36, num_heads=8).has_attention
+
+
+def test_no_technique_starts_states_that_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    step_weights: Any = TECHNIQUES["step_weights"].schema
+    settings = SMALL | {"keeps": "answers", "techniques": {"step_weights": {}}}
+    NCAConfig(**settings)
+    monkeypatch.setattr(step_weights, "start", lambda self, z, draws: z, raising=False)
+    with pytest.raises(ValidationError, match="no states to start at: no step_weights"):
+        NCAConfig(**settings)
+    NCAConfig(**settings | {"keeps": "states"})
 
 
 def test_answers_are_all_that_cells_keep_between_steps() -> None:
