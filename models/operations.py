@@ -39,7 +39,9 @@ def train_step_flop(arch: ArchConfig, facts: DataFacts, depth: Depth | None = No
 
 @torch.no_grad()
 def act_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
-    """Count the operations of an ACT step in evaluation, without the heads."""
+    """Count the operations of an ACT step in evaluation, without the heads, except those that the
+    step itself reads to decide what it keeps.
+    """
     counter = _Counter(arch, facts)
     counter.model.eval()
     return counter.count(lambda model, carry, examples: model(carry, examples, measured=False))
