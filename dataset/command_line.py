@@ -79,8 +79,10 @@ def command_of(program: str, options: argparse.Namespace) -> list[str]:
     return [program, *(name if value is True else f"{name}={value}" for name, value in flags)]
 
 
-def run_tool(work: Callable[[], str]) -> int:
-    """Do a tool's work and return its exit code; print its summary, or one error line on stderr."""
+def run_tool(work: Callable[[], str], name: str = "error") -> int:
+    """Do a tool's work and return its exit code; print its summary, or one error line on stderr,
+    which begins with `name`.
+    """
     guard_output()
     try:
         sys.stdout.write(work())
@@ -93,5 +95,5 @@ def run_tool(work: Callable[[], str]) -> int:
         if (code := exit_code(error)) is None:
             raise
         reason = str(error)
-    sys.stderr.write(f"error: {shown(reason, 10_000)}\n")
+    sys.stderr.write(f"{name}: {shown(reason, 10_000)}\n")
     return code

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path, size = write_report(options.runs, options.output)
         return f"written: {path} ({size / 1e6:.1f} MB)\n"
 
-    return run_tool(write)
+    return run_tool(write, "report.py")
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def test_an_interrupted_report_is_one_line(
 
     monkeypatch.setattr(report, "write_report", stop)
     assert report.main(["anywhere"]) == 130
-    assert capsys.readouterr().err == "error: interrupted\n"
+    assert capsys.readouterr().err == "report.py: interrupted\n"
 
 
 def test_the_path_of_a_page(
