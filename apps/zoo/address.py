@@ -22,6 +22,7 @@ _CHOSEN = {
     ("latin_square", 8): "latin-square",
     ("queens", 8): "queens",
     ("colouring", None): "colouring",
+    ("light_up", None): "light-up",
 }
 """The model for puzzles of a kind and size, None for all sizes, if the user names none."""
 
