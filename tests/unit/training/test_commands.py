@@ -52,7 +52,7 @@ OWN = {
     *("dec_sudoku_extreme_1k_cpu", "trm_maze_30x30_hard_1k_held_out", "lattice_sudoku_hard"),
     *("lattice_sudoku_extreme_1k", "lattice_sudoku_extreme_1k_ldt"),
     *("attractor_sudoku_extreme_1k", "attractor_maze_30x30_hard_1k", "nca_maze_small"),
-    *("dec_latin_square", "futoshiki", "kenken", "light_up", "queens", "nca_maze_hard"),
+    *("dec_latin_square", "futoshiki", "kenken", "nca_light_up", "queens", "nca_maze_hard"),
     *("mixed", "dec_sudoku_variants_cpu", "graph_colouring"),
 }
 
