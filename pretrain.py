@@ -100,8 +100,7 @@ def train(start: Start) -> Path:
     if config.reduction == "exact" and device_type == "cuda":
         require_deterministic_algorithms()
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
-        if arch.has_attention:
-            require_backend(arch.attention, ranks.device, arch.forward_dtype)
+        require_backend(arch.kernel, ranks.device, arch.forward_dtype)
         config, weights = ranks.broadcast_object((config, start.weights))
         checkpoint = run_folder.agree_on_checkpoint(start.checkpoint, ranks)
         require_same_data(start.fingerprint, ranks)

@@ -23,7 +23,7 @@ from evaluation import table
 from evaluation.config import Choice, ThinkingSettings
 from evaluation.energy import NUM_PATTERNS, HopfieldEnergy, learned_energy
 from evaluation.metrics import Estimate, wilson
-from evaluation.think import Forward, chain_steps, evaluating
+from evaluation.think import Forward, Step, chain_steps, evaluating
 from evaluation.views import Seen, seen_by_chains
 from models.act import ACTLossHead
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
@@ -214,7 +214,7 @@ class _ChainRunner:
         *parts, seconds = (np.stack(values) for values in zip(*chains, strict=True))
         judged = [(batch.labels != IGNORE_LABEL_ID).any(-1).astype(np.int64)]
         right_at = [
-            np.stack([_right(self.kind, own, batch) for own in preds])
+            np.stack([self._right(own, batch) for own in preds])
             for preds in parts[0].swapaxes(0, 1)
         ]
         for steps, num_chains, select in self.lines:
@@ -224,8 +224,31 @@ class _ChainRunner:
             right = right_at[place][:num_chains]
             answers = answers_of(select, result, place, steps)
             number = _distinct(preds, right) if self.kind else right.any(0)
-            judged += [right[0], _right(self.kind, answers, batch), number]
+            judged += [right[0], self._right(answers, batch), number]
         return np.stack(judged, -1), seconds
+
+    def last_states(self, batch: Batch, first_row: int, number: int) -> tuple[Tensor, ...]:
+        """Run the first `number` chains, C, of each row. Return the answers' states after the last
+        step, [b, C, T, D], and whether a row has labels and its answers are right, bool [b, C].
+        """
+        act, rows = self.model.model, np.arange(first_row, first_row + len(batch.inputs))
+        states, right = list[Tensor](), list[np.ndarray]()
+        for chain, seen in enumerate(seen_by_chains(self.views, self.settings.seed, rows, number)):
+            *_, (_, carry) = self._steps(batch, first_row, chain, seen)
+            states.append(act.answer_of(carry))
+            preds = act.inner.read(states[-1], carry.examples)["logits"].argmax(-1).int()
+            right.append(self._right(seen.tokens(preds.cpu().numpy()), batch))
+        known = np.repeat((batch.labels != IGNORE_LABEL_ID).any(-1)[:, None], number, 1)
+        flags = (torch.from_numpy(each) for each in (known, np.stack(right, 1)))
+        return torch.stack(states, 1), *flags
+
+    def _right(self, preds: np.ndarray, batch: Batch) -> np.ndarray:
+        """Return whether answers [b, S] are right, bool [b]: by the rules if there may be several,
+        or else in each labelled cell.
+        """
+        if self.kind is not None:
+            return self.kind.holds(batch.inputs, preds)[0]
+        return ((preds == batch.labels) | (batch.labels == IGNORE_LABEL_ID)).all(-1)
 
     def scores(
         self,
@@ -264,21 +287,24 @@ class _ChainRunner:
                 solutions=solutions,
             )
 
+    def _steps(self, batch: Batch, first_row: int, chain: int, seen: Seen) -> Iterator[Step]:
+        """Run the ACT steps of one chain of each row."""
+        inputs, ids = seen.boards(batch.inputs), batch.puzzle_identifiers
+        arrays = {"inputs": inputs, "puzzle_identifiers": ids}
+        given = (arrays, self.settings, chain, first_row, self.ranks.on_device)
+        return chain_steps(self.forward, self.model, *given)
+
     def _chain(
         self, batch: Batch, first_row: int, chain: int, seen: Seen
     ) -> tuple[np.ndarray, ...]:
         """Run one chain of each row. Return the parts of `ChainResult` without C, and the seconds
         to each number of steps.
         """
-        inputs, ids = seen.boards(batch.inputs), batch.puzzle_identifiers
-        arrays = {"inputs": inputs, "puzzle_identifiers": ids}
-        act, on_device = self.model.model, self.ranks.on_device
+        act, shape = self.model.model, batch.inputs.shape
         options = {"dtype": torch.int32, "device": self.ranks.device}
-        halt, at_halt = torch.zeros(len(inputs), **options), torch.zeros(inputs.shape, **options)
+        halt, at_halt = torch.zeros(shape[0], **options), torch.zeros(shape, **options)
         read, seconds, began = [], [], time.perf_counter()
-        steps = chain_steps(
-            self.forward, self.model, arrays, self.settings, chain, first_row, on_device
-        )
+        steps = self._steps(batch, first_row, chain, seen)
         for step, (before, carry) in enumerate(steps, start=1):
             if step not in self.read_at and "first_halt" not in self.settings.select:
                 continue
@@ -317,37 +343,25 @@ def fit_energy(
     Raises:
         ConfigError: all these chains are right, or none is; raised on all ranks.
     """
-    act, kind = model.model, _many_answers(batches.dataset)
-    first_row, few = ranks.rank * batches.local_batch_size, min(8, max(settings.chains))
-    states, known, right = list[Tensor](), list[Tensor](), list[Tensor]()
+    kind, number = _many_answers(batches.dataset), min(8, max(settings.chains))
+    runner = _ChainRunner(forward, model, ranks, settings, views, [], [], kind, None)
+    first_row = ranks.rank * batches.local_batch_size
+    found = list[tuple[Tensor, ...]]()
     with evaluating(model, ranks, first_row):
-        for number, (_, batch, _, start) in enumerate(batches):
-            ranks.mark(f"batch {number + 1} of learning the energy", long=True)
-            rows = start + first_row + np.arange(len(batch.inputs))
-            for chain, seen in enumerate(seen_by_chains(views, settings.seed, rows, few)):
-                inputs, ids = seen.boards(batch.inputs), batch.puzzle_identifiers
-                arrays = {"inputs": inputs, "puzzle_identifiers": ids}
-                *_, (_, carry) = chain_steps(
-                    forward, model, arrays, settings, chain, rows, ranks.on_device
-                )
-                states.append(act.answer_of(carry))
-                preds = act.inner.read(states[-1], carry.examples)["logits"].argmax(-1).int()
-                is_right = _right(kind, seen.tokens(preds.cpu().numpy()), batch)
-                known.append(torch.from_numpy((batch.labels != IGNORE_LABEL_ID).any(-1)))
-                right.append(torch.from_numpy(is_right))
+        for count, (_, batch, _, start) in enumerate(batches, start=1):
+            ranks.mark(f"batch {count} of learning the energy", long=True)
+            found.append(runner.last_states(batch, start + first_row, number))
     # By puzzle, then by chain: the numbers of ranks and of rows in a batch change no order.
     joined = [
-        found.unflatten(0, (ranks.world_size, -1, few)).permute(
-            1, 0, 3, 2, *range(4, found.ndim + 2)
-        )
-        for part in (states, known, right)
-        if (found := ranks.gather_rows(torch.stack(part))) is not None
+        whole.unflatten(0, (ranks.world_size, -1)).transpose(0, 1).flatten(0, 3)
+        for part in zip(*found, strict=True)
+        if (whole := ranks.gather_rows(torch.stack(part))) is not None
     ]
-    energy, problem = HopfieldEnergy(torch.zeros(NUM_PATTERNS, act.inner.hidden_size)), ""
+    energy, problem = HopfieldEnergy(torch.zeros(NUM_PATTERNS, model.model.inner.hidden_size)), ""
     if joined:
-        all_states, is_known, is_right = (part.flatten(0, 3) for part in joined)
+        states, known, right = joined
         try:
-            energy = learned_energy(all_states[is_known], is_right[is_known])
+            energy = learned_energy(states[known], right[known])
         except ValueError as error:
             problem = f"select=energy: {error}; try more energy.puzzles or other steps"
     if problem := ranks.broadcast_object(problem):
@@ -360,15 +374,6 @@ def _many_answers(dataset: PuzzleDataset) -> Kind | None:
     """Return the puzzles' kind if they have several right answers."""
     kind = known_kind(dataset.kind)
     return kind if kind and kind.many_answers else None
-
-
-def _right(kind: Kind | None, preds: np.ndarray, batch: Batch) -> np.ndarray:
-    """Return whether answers [b, S] are right, bool [b]: by the rules of `kind` if there may be
-    several, or else in each labelled cell.
-    """
-    if kind is not None:
-        return kind.holds(batch.inputs, preds)[0]
-    return ((preds == batch.labels) | (batch.labels == IGNORE_LABEL_ID)).all(-1)
 
 
 def _choices(settings: ThinkingSettings, num_chains: int) -> list[Choice]:

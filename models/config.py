@@ -277,6 +277,11 @@ class RecurrenceConfig(Schema):
         return not self.mlp_t
 
     @property
+    def kernel(self) -> AttentionBackend:
+        """The attention kernel that must be there; without attention auto, which always is."""
+        return self.attention if self.has_attention else "auto"
+
+    @property
     def has_digits(self) -> bool:
         """Whether the model has a state for each digit in each cell."""
         return False

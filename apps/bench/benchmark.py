@@ -150,8 +150,7 @@ def _runnable(settings: Sequence[str]) -> TrainConfig:
     """Return the configuration for this device."""
     config = load_config(TrainConfig, "cfg_pretrain", settings)
     device = resolve_device(config.device)
-    if config.arch.has_attention:
-        require_backend(config.arch.attention, torch.device(device), config.arch.forward_dtype)
+    require_backend(config.arch.kernel, torch.device(device), config.arch.forward_dtype)
     own: dict[str, Any] = {"arch": arch_on_device(config.arch, device), "device": device}
     # A run decides whether to compile by its length; a measurement has no length.
     if device == "cpu" and config.compile == "auto" and "compile=auto" not in settings:

@@ -146,8 +146,7 @@ class TrainedModel:
         from training.checkpoint.tensors import load_weights, require_fit, restore_model
         from training.optim.groups import LOSS_WEIGHTS_PREFIX
 
-        if arch.has_attention:
-            require_backend(arch.attention, device, arch.forward_dtype)
+        require_backend(arch.kernel, device, arch.forward_dtype)
         tensors = load_weights(self.weights, averaged=averaged)
         facts = self.facts
         if facts is None:
