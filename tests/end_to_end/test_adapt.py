@@ -207,6 +207,7 @@ def test_batches_are_enough_for_more_demonstrations_than_two_batches_hold(
             assert set(one["steps"].values()) == {6}
 
 
+@pytest.mark.slow
 def test_time_is_shared_out(adapt: Any, tasks: Path, tmp_path: Path) -> None:
     more = ("adapt.steps=100000", "adapt.models=8", "lr=0", "puzzle_emb_lr=0")
     adapt(tasks, "adapt.max_time=10s", *more)
@@ -278,7 +279,9 @@ def test_what_is_trained(
     assert len(after["model.inner.puzzle_emb.weights"]) == 5  # Two tasks in two views, and blank.
 
 
-@pytest.mark.parametrize("arch", [MODEL, GRID], ids=["trm", "grid"])
+@pytest.mark.parametrize(
+    "arch", [pytest.param(MODEL, id="trm", marks=pytest.mark.slow), pytest.param(GRID, id="grid")]
+)
 def test_new_rows_start_at_the_nearest_task(
     adapt: Any, tasks: Path, tmp_path: Path, arch: tuple[str, ...]
 ) -> None:
@@ -470,6 +473,7 @@ def test_a_wrong_submission_is_named(tmp_path: Path, capsys: Any) -> None:
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_script_for_kaggle_deals_out_the_tasks(
     tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
