@@ -45,7 +45,7 @@ def expand(overrides: Sequence[Override]) -> list[Job]:
     """Return all combinations of the swept values as jobs; the last setting changes fastest.
 
     Raises:
-        ConfigError: a setting has an interval, or two jobs would have the same name.
+        ConfigError: a setting has an interval or no value, or two jobs would have the same name.
     """
     values = {o.key_or_group: _values(o) for o in swept(overrides)}
     jobs = [
@@ -77,7 +77,9 @@ def _values(override: Override) -> list[str]:
             f"{shown(override.input_line)}: list the values, a,b,c or range(1,4); an interval "
             "needs hydra/sweeper=optuna"
         )
-    return list(dict.fromkeys(override.sweep_string_iterator()))
+    if not (values := list(dict.fromkeys(override.sweep_string_iterator()))):
+        raise ConfigError(f"{shown(override.input_line)}: has no value")
+    return values
 
 
 def _name(values: dict[str, str]) -> str:

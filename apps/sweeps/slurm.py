@@ -111,8 +111,8 @@ class SlurmProcess:
 
 
 class SlurmLauncher:
-    """Submits jobs to SLURM. Takes over jobs that a killed sweep left in the queue. The arguments
-    are those of `LocalLauncher`.
+    """Submits jobs to SLURM. Takes over jobs of a killed sweep that wait, run or left an exit code.
+    The arguments are those of `LocalLauncher`.
 
     Raises:
         ConfigError: SLURM is not installed here, or refuses the resources.
@@ -162,8 +162,9 @@ class SlurmLauncher:
         if note.exists():
             number, _, noted = note.read_text().partition(" ")
             earlier = submitit.SlurmJob[int](self._submitted, number)
-            is_known = earlier.done(force_check=True) or earlier.state != "UNKNOWN"
-            if is_known and noted == identity:
+            has_ended = earlier.done(force_check=True)
+            is_usable = _code_file(log).exists() if has_ended else earlier.state != "UNKNOWN"
+            if is_usable and noted == identity:
                 return SlurmProcess(earlier, note)
         self._executor.update_parameters(name=job.name[:60])
         try:

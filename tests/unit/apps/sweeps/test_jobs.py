@@ -72,6 +72,7 @@ def test_names_differ_and_need_no_quotes(overrides: tuple[str, ...]) -> None:
     [
         ("lr=interval(0,1)", r"lr=interval\(0,1\): .*hydra/sweeper=optuna"),
         ("arch=glob(x*)", r"arch=glob\(x\*\): list the values"),
+        ("seed=range(3,0)", r"seed=range\(3,0\): has no value"),
         ("heads=tied,[tied]", "2 jobs would share the folder heads-tied"),
     ],
 )

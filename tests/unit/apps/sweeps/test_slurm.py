@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apps.sweeps.config import SlurmConfig
-from apps.sweeps.jobs import Job
+from apps.sweeps.jobs import Job, digest
 from runtime.errors import EXIT_PREEMPTED
 from tests.conftest import wait_until
 
@@ -115,6 +115,28 @@ def test_a_job_stopped_in_the_queue_has_no_exit_code_of_an_earlier_one(
     process = launcher.start(Job("job", {}, ()))
     process.stop()
     assert process.poll() == EXIT_PREEMPTED
+
+
+@pytest.mark.parametrize("state", ["CANCELLED by 0", "NODE_FAIL", "FAILED"])
+def test_a_job_that_ended_without_an_exit_code_is_submitted_again(
+    slurm: Path, tmp_path: Path, state: str
+) -> None:
+    import submitit
+
+    from apps.sweeps.slurm import SlurmLauncher
+
+    submitit.SlurmJob.watcher.clear()  # It keeps the states of ended jobs.
+    answers = {"sbatch": "Submitted batch job 8", "sacct": f"JobID|State|NodeList\n7|{state}|node"}
+    for name, answer in answers.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\necho '{answer}'\n")
+    launcher = SlurmLauncher(SlurmConfig(), lambda job: ["true"], tmp_path, {})
+    note, code = (tmp_path / "logs" / f"job.{ending}" for ending in ("job", "code"))
+    code.write_text("5")
+    for number in ("7", "8"):
+        note.write_text(f"7 {digest(['true'])}")
+        launcher.start(Job("job", {}, ()))
+        assert note.read_text().partition(" ")[0] == number
+        code.unlink(missing_ok=True)
 
 
 def test_without_slurm_nothing_starts(sweep: Any) -> None:
