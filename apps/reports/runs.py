@@ -38,12 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where = "the folder with the runs (default: checkpoints)"
     add("folder", nargs="?", type=run_named, default=_ALL, help=where)
     follow = "follow RUN until it ends; without RUN, list all runs repeatedly until ctrl-C"
-    add("--watch", nargs="?", const=_ALL, type=run_named, metavar="RUN", help=follow)
+    add_form = parser.add_mutually_exclusive_group().add_argument
+    add_form("--watch", nargs="?", const=_ALL, type=run_named, metavar="RUN", help=follow)
     pause = "seconds between two looks (default: 2)"
     add("--interval", type=float, default=2.0, metavar="SECONDS", help=pause)
-    add("--json", action="store_true", help="print JSON")
+    add_form("--json", action="store_true", help="print JSON")
     table = "print the mean score and its spread over seeds, with a column for each setting"
-    add("--table", nargs="?", const="markdown", choices=list(WRITERS), help=table)
+    add_form("--table", nargs="?", const="markdown", choices=list(WRITERS), help=table)
     options = parser.parse_args(arguments)
     try:
         if options.table is not None:

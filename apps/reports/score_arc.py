@@ -128,7 +128,7 @@ def score_submission(path: Path, tasks_path: Path, page: Path | None = None) -> 
         raise problems[0]
     for problem in problems:
         warn(f"{problem}; this task is left out")
-    solved = tasks_path.with_name(tasks_path.name.replace("challenges", "solutions"))
+    solved = tasks_path.parent / tasks_path.name.replace("challenges", "solutions")
     if solved != tasks_path and solved.exists():
         for name, outputs in read_json_object(solved).items():
             if name not in tasks:

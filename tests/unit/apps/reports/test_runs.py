@@ -58,6 +58,13 @@ def test_runs_as_json(make_run_folder: Make, capsys: pytest.CaptureFixture[str])
     assert listed["new"]["loss"] is None
 
 
+@pytest.mark.parametrize("forms", [["--json", "--watch"], ["--table", "csv", "--json"]])
+def test_only_one_form_is_printed(forms: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        runs.main(forms)
+    assert f"not allowed with argument {forms[0]}" in capsys.readouterr().err
+
+
 def test_a_folder_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runs.main([str(tmp_path)]) == 0
     assert capsys.readouterr().out == "there are no runs yet\n"

@@ -158,7 +158,9 @@ def test_options_of_the_other_use_are_refused(
         assert told in capsys.readouterr().err
 
 
-def test_a_damaged_task_is_left_out(run: Run, tmp_path: Path) -> None:
+def test_a_damaged_task_is_left_out(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tasks, submission = tmp_path / "tasks", tmp_path / "submission.json"
     tasks.mkdir()
     made = {"train": [], "test": [{"input": [[1]], "output": [[2]]}]}
@@ -172,6 +174,8 @@ def test_a_damaged_task_is_left_out(run: Run, tmp_path: Path) -> None:
     assert "cut.json: not JSON" in err
     assert "ragged.json: task 'ragged': test pair 1: input: row 2" in err
     assert err.count("this task is left out") == 2
+    monkeypatch.chdir(tasks)
+    assert run("../submission.json", ".")[:2] == (code, out)
 
 
 def test_unreadable_files_are_named(run: Run, small: tuple[Path, Path], tmp_path: Path) -> None:
