@@ -233,10 +233,9 @@ def _values_that_differ(
 
 
 def output_path(config: EvalConfig, trained: TrainedModel, differs: Sequence[str]) -> Path:
-    """Return the path of the JSON file: by default eval_step_N.json in the run's folder, for models
-    of the Hub in outputs/OWNER--NAME, for those of the zoo in outputs/zoo--NAME. Its name also has
-    the parts of `differs`, the search, the evaluators if they are not the run's, and the seed if it
-    is not 0.
+    """Return the path of the JSON file: by default eval_step_N.json in `output_folder`. Its name
+    also has the parts of `differs`, the search, the evaluators if they are not the run's, and the
+    seed if it is not 0.
     """
     if config.output is not None:
         return Path(config.output)
@@ -249,10 +248,15 @@ def output_path(config: EvalConfig, trained: TrainedModel, differs: Sequence[str
         parts.append("-".join(["evaluators", *(names or ["none"])]))
     if config.seed:
         parts.append(f"seed{config.seed}")
-    folder = trained.weights.parent
-    if (address := parse_address(config.checkpoint)) is not None:
-        folder = Path("outputs", address.folder_name)  # Not into the Hub's cache or the zoo.
-    return folder / f"{'_'.join(parts)}.json"
+    return output_folder(config.checkpoint, trained.weights) / f"{'_'.join(parts)}.json"
+
+
+def output_folder(checkpoint: Path | str, weights: Path) -> Path:
+    """Return the usual folder for evaluations of weights: the run's folder, for models of the Hub
+    outputs/OWNER--NAME, for those of the zoo outputs/zoo--NAME.
+    """
+    address = parse_address(checkpoint)
+    return weights.parent if address is None else Path("outputs", address.folder_name)
 
 
 def require_writable(output: Path) -> None:

@@ -32,20 +32,20 @@ _SEVERAL = "this puzzle has several solutions; the model looks for one of them"
 
 
 def kind_read_by(trained: TrainedModel) -> Kind | None:
-    """Return the kind of puzzles that a model reads. None if its checkpoint does not tell: it lacks
-    the facts of its data, or the kind is ambiguous (4 x 4 cells) and the training data are gone.
+    """Return the kind of puzzles that a model reads. None if its checkpoint does not tell (it
+    lacks the facts of its data, or they are ambiguous: 4 x 4 cells) and the training data are gone.
 
     Raises:
         CheckpointError: the model reads no known kind.
     """
-    if (facts := trained.facts) is None:
-        return None
-    evaluators = [evaluator.name for evaluator in trained.run.usual_evaluators]
-    try:
-        if known := kind_of(replace(facts, kind=trained.run.arch.kind or facts.kind), evaluators):
-            return known
-    except ValueError as error:
-        raise CheckpointError(f"{trained.weights}: {error}") from None
+    if (facts := trained.facts) is not None:
+        facts = replace(facts, kind=trained.run.arch.kind or facts.kind)
+        evaluators = [evaluator.name for evaluator in trained.run.usual_evaluators]
+        try:
+            if known := kind_of(facts, evaluators):
+                return known
+        except ValueError as error:
+            raise CheckpointError(f"{trained.weights}: {error}") from None
     with suppress(DatasetError):
         folders = trained.run.data_folders("train")
         return kind_of_data(PuzzleDataset(folders, "train", check_values=False))

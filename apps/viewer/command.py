@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from apps.zoo.address import SCHEME, names
+from dataset.command_line import integer
 from runtime.errors import EXIT_CONFIG, CheckpointError
 from runtime.text import many, run_named
 from training.checkpoint.addresses import parse_address
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     folders = "a folder with data sets; can be repeated (default: data)"
     parser.add_argument("--data", action="append", type=Path, metavar="FOLDER", help=folders)
     port = "port on the loopback address (default: 8765; 0: any free port)"
-    parser.add_argument("--port", type=int, default=8765, metavar="N", help=port)
+    parser.add_argument("--port", type=integer(0, 65535), default=8765, metavar="N", help=port)
     parser.add_argument("--open", action="store_true", help="open the page in the usual browser")
     return parser
 

@@ -45,7 +45,7 @@ def looked_inside(trained: TrainedModel, puzzle: Puzzle, steps: int | None) -> E
     others = (puzzle.kind.example(size, seed) for seed in range(1, 1 + _OTHERS))
     batch = _batch([puzzle, *(one for one in others if one is not None)])
     with evaluating(model, ranks, 0):
-        course = course_of(model, batch, puzzle.kind, ranks, 0, 0)
+        course = course_of(model, batch, puzzle.kind, ranks, puzzle.row, 0)
         course.require_steps("fate", 4)
         states = course.states()
         tries = _tries(course) if not trained.run.arch.takes_no_noise else states[:, :0]
@@ -80,7 +80,7 @@ def listened(
         raise ConfigError(f"step={step}: this model took {model.model.eval_max_steps} steps")
     if puzzle.tokens.size > _MOST_CELLS:  # Influence takes a pass for each cell.
         raise ConfigError(f"only for boards of at most {_MOST_CELLS} cells")
-    follow = partial(course_of, model, _batch([puzzle]), puzzle.kind, ranks, 0, 0)
+    follow = partial(course_of, model, _batch([puzzle]), puzzle.kind, ranks, puzzle.row, 0)
     with evaluating(model, ranks, 0):
         if of == ATTENTION:
             recorder = Recorder(model, [ATTENTION])
@@ -116,7 +116,7 @@ def _tries(course: Course) -> Tensor:
     settings = ThinkingSettings(chains=[1 + _OTHERS], perturb="noise", noise=_NOISE)
     tries = list[Tensor]()
     for chain in range(1, 1 + _OTHERS):
-        given = (arrays, settings, chain, 0, course.ranks.on_device)
+        given = (arrays, settings, chain, course.first_row, course.ranks.on_device)
         running = chain_steps(course.model, course.model, *given)
         tries.append(torch.stack([joined(carry.inner)[0] for _, carry in running]))
     return torch.stack(tries, 1)

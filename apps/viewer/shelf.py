@@ -26,6 +26,7 @@ from dataset.format.schema import METADATA_NAME
 from dataset.kinds.arc import ARC, as_known, task_of
 from dataset.kinds.base import BoardLook, Kind, Puzzle
 from dataset.kinds.sudoku import SUDOKU
+from evaluation.job import output_folder
 from evaluation.puzzles import identifiers_of, kind_of_data, puzzles_of
 from evaluation.values import at as value_at
 from evaluation.values import number_in
@@ -43,6 +44,7 @@ _MOST_RUNS, _MOST_ROWS = 500, 200_000
 # The figures of a puzzle in an evaluation that the page shows, with their words.
 _FIGURES: dict[str, Callable[[float], str] | None] = {
     "exact_accuracy": None,
+    "abstained": None,
     "accuracy": lambda value: f"{percent(value)} of the cells right",
     "q_halt": lambda value: f"{percent(value)} sure",
     "steps": lambda value: many(round(value), "step"),
@@ -111,15 +113,20 @@ class Model:
 
     def facts(self, shelf: "Shelf") -> dict[str, Any]:
         """Return the facts for the page."""
-        trained, kind = self.trained, self.kind or SUDOKU
+        trained, kind, size = self.trained, self.kind, self.size
         data, records = shelf.offered(self)
+        readable = [shelf.data[n] for n in data if shelf.data[n].known_kind]
+        tells = trained.facts is not None and kind is not None  # Published ones do not.
+        if not tells and len({each.kind for each in readable}) == 1:
+            kind, size = readable[0].kind, readable[0].size
+        kind = kind or SUDOKU
         return {
             "data": data,
             "records": records,
             "kind": kind.name,
-            "size": self.size,
+            "size": size,
             "any_size": trained.cells is None,
-            "board": asdict(kind.board(self.size)),
+            "board": asdict(kind.board(size)),
             "train_step": trained.step,
             "steps": getattr(trained.run.arch, "halt_max_steps", None),
             "searches": trained.run.arch.searches,
@@ -159,8 +166,13 @@ class Data:
         return _or_nothing(lambda: self.kind, None)
 
     @property
+    def size(self) -> int:
+        """The number of rows of its puzzles."""
+        return isqrt(self.dataset.metadata.seq_len)
+
+    @property
     def look(self) -> BoardLook:
-        return self.kind.board(isqrt(self.dataset.metadata.seq_len))
+        return self.kind.board(self.size)
 
     @cached_property
     def starts(self) -> dict[str, int]:
@@ -286,6 +298,8 @@ class Records:
             names = next(rows, [])
             for cells in rows:
                 line = dict(zip(names, cells, strict=True))
+                if "exact_accuracy" not in line:
+                    line["exact_accuracy"] = line["solved"]  # The name in a search.
                 row = self.data.starts[line.pop("set")] + int(line.pop("index"))
                 values = {name: number_in(line[name]) for name in _FIGURES if name in line}
                 if values["exact_accuracy"] is not None:
@@ -311,7 +325,8 @@ class Records:
         figures = self.lines[row]
         if self.data.look.cells != "written" or self.data.look.empty:
             figures = {name: value for name, value in figures.items() if name != "clues"}
-        words = ["right" if figures["exact_accuracy"] == 1 else "wrong"]
+        wrong = "no answer" if figures.get("abstained") == 1 else "wrong"
+        words = ["right" if figures["exact_accuracy"] == 1 else wrong]
         words += [say(figures[name]) for name, say in _FIGURES.items() if say and name in figures]
         return f"{label(puzzle)}: {', '.join(words)}"
 
@@ -387,13 +402,23 @@ def find(checkpoints: list[Path], data: list[Path]) -> Shelf:
     records = []
     for model in models:
         own = [(folder / "test").resolve() for folder in tested[model]]
-        written = [*model.path.glob(f"*{_RECORDS}"), *model.path.glob(f"*/*{_RECORDS}")]
-        for path in sorted(written):
+        place, written = _or_nothing(lambda m=model: _written(m), (model.path, []))
+        for path in written:
             measured = _measured(path, own)
             fitting = [one for one in sets if [(one.folder / one.split).resolve()] == measured]
-            name = str(path.relative_to(model.path)).removesuffix(_RECORDS)
+            name = str(path.relative_to(place)).removesuffix(_RECORDS)
             records += [Records(model.path, name, path, one) for one in fitting]
     return Shelf(models, sets, records)
+
+
+def _written(model: Model) -> tuple[Path, list[Path]]:
+    """Return the folder where evaluations of a model are written, and their records in it."""
+    weights = model.trained.weights
+    folder = output_folder(model.path, weights)
+    records = sorted([*folder.glob(f"*{_RECORDS}"), *folder.glob(f"*/*{_RECORDS}")])
+    if weights == model.path:  # One checkpoint of several in this folder.
+        records = [path for path in records if path.name.startswith(f"eval_{weights.name}_")]
+    return folder, records
 
 
 def _measured(records: Path, otherwise: list[Path]) -> list[Path]:

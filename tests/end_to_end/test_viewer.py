@@ -8,6 +8,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ from dataset.build_maze_dataset import main as build_mazes
 from dataset.kinds.arc import ARC
 from dataset.kinds.base import Puzzle
 from dataset.kinds.sudoku import SUDOKU
+from evaluation import think
 from evaluation.puzzles import puzzles_of
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
@@ -353,6 +355,41 @@ def test_an_evaluation_comes_with_the_data_that_it_measured(
     assert opened([sudoku_run], []).ask("found")["records"] == []
 
 
+def test_the_mistakes_of_a_search_are_listed(
+    opened: Callable[..., Client], sudoku_run: Path
+) -> None:
+    lines = ["set,index,solved,wrong,abstained", "all,1,1,0,0", "all,2,0,1,0", "all,3,0,0,1"]
+    (sudoku_run / "eval_records.csv").write_text("\n".join(lines))
+    rows = opened([sudoku_run], []).ask("rows", **RECORDS)["rows"]
+    assert [row["words"] for row in rows] == ["puzzle 2: wrong", "puzzle 3: no answer"]
+
+
+def test_records_are_found_where_evaluate_writes_them(
+    sudoku_run: Path, sudoku_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    models = [Path("zoo:sudoku-4x4"), sudoku_run / "step_12"]
+    places = [Path("outputs/zoo--sudoku-4x4/eval_sudoku-4x4"), sudoku_run / "eval_step_12"]
+    for place in (*places, sudoku_run / "eval_step_123"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Path(f"{place}.json").write_text(json.dumps({"data": [str(sudoku_data / "test")]}))
+        Path(f"{place}_records.csv").write_text("set,index,exact_accuracy\nall,7,0\n")
+    found = find(models, [sudoku_data]).records
+    assert [(one.model, one.name) for one in found] == [
+        (model, place.name) for model, place in zip(models, places, strict=True)
+    ]
+
+
+def test_a_checkpoint_without_facts_is_shown_as_its_data(
+    maze_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Model, "trained", replace(Model("run", maze_run).trained, facts=None))
+    for place in ("maze", "moved"):  # The run knows only the first.
+        shelf = find([maze_run], [(tmp_path / "maze").rename(tmp_path / place)])
+        facts = shelf.models[0].facts(shelf)
+        assert (facts["kind"], facts["size"]) == ("maze", 6)
+
+
 def test_puzzles_without_one_solution_are_told(client: Client) -> None:
     for text, told in ((EMPTY, "several solutions"), ("123........4....", "no solution")):
         events = client.events(puzzle={"text": text}, steps=1)
@@ -446,6 +483,13 @@ def test_a_port_that_is_taken_is_named(
     assert viewer.main([str(sudoku_run), "--port", str(client.port)]) == 2
     told = f"--port {client.port}: Address already in use; --port 0 takes any free one"
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["87650", "-1"])
+def test_a_port_that_cannot_be_is_refused(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        viewer.main([f"--port={port}"])
+    assert "accepted: an integer, 0 to 65535" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -729,6 +773,25 @@ def test_the_page_tells_that_the_viewer_has_ended(
 
 
 # Look inside
+
+
+def test_a_puzzle_of_a_data_set_draws_the_numbers_of_its_row(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, with_draws = list[int](), think.with_draws
+
+    def watch(arrays: Any, model: Any, seed: int, first: Any, chain: int = 0) -> Any:
+        rows.append(int(np.ravel(first)[0]))
+        return with_draws(arrays, model, seed, first, chain)
+
+    monkeypatch.setattr("apps.inside.course.with_draws", watch)
+    monkeypatch.setattr("evaluation.think.with_draws", watch)
+    for puzzle, row in (({"data": 0, "row": 2}, 2), ({"text": EMPTY}, 0)):
+        client.events(puzzle=puzzle, steps=4)
+        client.ask("inside", model=0, puzzle=puzzle, steps=4)
+        client.ask("influence", model=0, puzzle=puzzle, steps=4, step=1)
+        assert rows == [row] * 6  # Solve, the course, three tries, the course again.
+        rows.clear()
 
 
 def test_what_a_model_does_inside(client: Client) -> None:
