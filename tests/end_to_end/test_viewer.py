@@ -725,6 +725,40 @@ def test_a_link_opens_the_puzzle_again(page: Any) -> None:
 
 
 @pytest.mark.slow
+def test_a_link_opens_while_a_list_is_shown(page: Any) -> None:
+    puzzle, address = grid_of(page), page.current_url
+
+    def show_list() -> None:
+        element(page, "tab-data").click()
+        until(page, lambda: "row=0" in page.current_url)
+
+    show_list()
+    page.get(address)
+    until(page, lambda: grid_of(page) == puzzle)
+    until(page, lambda: digits_of(page) == puzzle.replace(".", ""))
+    show_list()
+    page.get(address.partition("&")[0])  # It names only the model.
+    until(page, lambda: "puzzle=" in page.current_url)
+    assert element(page, "own").is_displayed()
+
+
+@pytest.mark.slow
+def test_quick_clicks_stay_within_the_pages(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apps.viewer.server._PER_PAGE", 3)
+    back, on, shown = (element(page, name) for name in ("before", "after", "pages"))
+    click = "for (let n = 0; n < 9; n++) arguments[0].click()"
+    element(page, "tab-data").click()
+    until(page, on.is_enabled)
+    page.execute_script(click, on)
+    until(page, lambda: re.search(r"page (\d+) of \1$", shown.text))
+    page.execute_script(click, back)
+    until(page, lambda: "page 1 of " in shown.text)
+    assert page.find_elements("css selector", "#rows button")
+    element(page, "tab-records").click()  # There are none.
+    assert not any(button.is_enabled() for button in (back, on))
+
+
+@pytest.mark.slow
 def test_a_thought_plays_step_by_step_to_where_it_settles(page: Any) -> None:
     page.execute_script(
         "window.places = []; new MutationObserver(() => places.push(place.textContent))"
@@ -931,6 +965,10 @@ def test_the_page_learns_a_task(page: Any) -> None:
     )
     page.execute_script(script, element(page, "json"), json.dumps({"train": 1}))
     assert element(page, "message").text == "this is no ARC task: see docs/arc.md"
+    page.execute_script(script, element(page, "json"), "{")
+    element(page, "adapt").click()
+    assert element(page, "message").text
+    assert element(page, "progress").text == ""
     page.execute_script(script, element(page, "json"), json.dumps(TASK))
     assert len(page.find_elements("css selector", ".grid button")) == 14
     page.execute_script(script, element(page, "minutes"), "0.1")

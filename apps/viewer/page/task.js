@@ -79,13 +79,14 @@ function read() {
 }
 
 const learn = trying(async () => {
+  const from = $("teacher").value, model = from === "" ? null : +from;
+  const body = { task: JSON.parse($("json").value), model, minutes: +$("minutes").value };
   stop();
-  const asking = state.asking = new AbortController(), from = $("teacher").value;
+  const asking = state.asking = new AbortController();
   Object.assign(state, { losses: [] });
   $("guesses").replaceChildren();
   $("progress").textContent = "starting ...";
   $("losses").setAttribute("hidden", "");
-  const body = { task: JSON.parse($("json").value), model: from === "" ? null : +from, minutes: +$("minutes").value };
   try {
     await listen("adapt", body, asking.signal, (event) => { if (state.asking === asking) happened(event); });
   } catch (error) {

@@ -11,7 +11,7 @@ const NO_LIST = {
   records: "no evaluation of this model has records: run evaluate.py with save_records=true",
 };
 // `chosen`: a puzzle of a data set; null: use the puzzle in the editor.
-const state = { found: null, chosen: null, tab: "own", page: 0, asking: null, listing: 0, soon: 0, thought: null };
+const state = { found: null, chosen: null, tab: "own", page: 0, pages: 1, asking: null, listing: 0, soon: 0, thought: null };
 
 function model() {
   const chosen = state.found?.models[+$("model").value];
@@ -96,13 +96,14 @@ function keepAddress() {
   history.replaceState(null, "", `#${link}`);
 }
 
-/** Open the model and the puzzle of the address; return whether it names a puzzle. */
+/** Open the model and the puzzle of the address; return whether it names a model. */
 async function openAddress() {
   const link = new URLSearchParams(location.hash.slice(1)), { models, data } = state.found;
   if (!link.has("model")) return false;
   const number = models.findIndex((one) => one.name === link.get("model") && !one.error);
   if (number < 0) throw new Error(`this viewer does not have the model of this link: ${link.get("model")}`);
   $("model").value = number;
+  state.tab = "own";
   useModel();
   if (link.has("data")) {
     const set = data.findIndex((one) => one.name === link.get("data"));
@@ -111,8 +112,7 @@ async function openAddress() {
     const text = (await ask("board", { model: number, puzzle: state.chosen })).text;
     if (text) editor.fill(text);
   } else if (link.has("puzzle")) editor.fill(link.get("puzzle"));
-  else return false;
-  await preview();
+  await (link.has("data") || link.has("puzzle") ? preview() : another());
   return true;
 }
 
@@ -120,7 +120,6 @@ async function openAddress() {
 
 function showTab(tab) {
   state.tab = tab;
-  state.page = 0;
   state.listing += 1;
   clearTimeout(state.soon);
   document.querySelectorAll("#tabs button").forEach((button) => {
@@ -137,6 +136,7 @@ function showTab(tab) {
   $("rows").replaceChildren();
   $("filters").replaceChildren();
   $("pages").textContent = "";
+  $("before").disabled = $("after").disabled = true;
   const all = state.found[tab], numbers = model()[tab];
   $("which").replaceChildren(...numbers.map((number) => {
     const { name, error } = all[number];
@@ -146,11 +146,11 @@ function showTab(tab) {
   if (usable === undefined) return say(NO_LIST[tab]);
   $("which").value = usable;
   drawFilters();
-  listRows(true);
+  listFirst(true);
 }
 
 function drawFilters() {
-  const again = () => soon(() => { state.page = 0; listRows(false); });
+  const again = () => soon(() => listFirst(false));
   const filter = (text, input) => $("filters").append(make("label", {}, `${text} `, make("input", { ...input, oninput: again })));
   if (state.tab === "records") filter("only wrong answers", { type: "checkbox", id: "wrong-only", checked: true });
   else if (!model().board.hint) filter("name contains", { id: "text" });
@@ -162,7 +162,7 @@ const listRows = trying(async (isNew) => {
   const filters = { text: $("text")?.value || "", wrong_only: $("wrong-only")?.checked ?? true };
   const answer = await ask("rows", { ...asked, ...filters });
   if (listing !== state.listing) return;  // A newer request has been sent.
-  const pages = Math.max(1, Math.ceil(answer.total / answer.per_page));
+  const pages = state.pages = Math.max(1, Math.ceil(answer.total / answer.per_page));
   $("pages").textContent = `${answer.total.toLocaleString("en")} puzzles, page ${state.page + 1} of ${pages}`;
   $("before").disabled = state.page === 0;
   $("after").disabled = state.page + 1 >= pages;
@@ -170,6 +170,17 @@ const listRows = trying(async (isNew) => {
   $("rows").scrollTop = 0;
   if (isNew && !state.chosen) $("rows").querySelector("button")?.click();
 });
+
+function listFirst(isNew) {
+  Object.assign(state, { page: 0, pages: 1 });
+  return listRows(isNew);
+}
+
+/** Turn the page of the list; quick clicks stay within it. */
+const turn = (by) => () => {
+  state.page = Math.max(0, Math.min(state.pages - 1, state.page + by));
+  listRows(false);
+};
 
 function drawRow({ row, words, svg }, data) {
   const picture = make("span", { className: "small", ariaHidden: "true" }), button = make("button", {}, picture, make("span", { textContent: words }));
@@ -302,9 +313,9 @@ $("skip").onclick = player.skip;
 $("step").oninput = () => player.goTo(+$("step").value);
 $("gif").onclick = download;
 $("link").onclick = copyLink;
-$("which").onchange = trying(() => { state.page = 0; return listRows(true); });
-$("before").onclick = () => { state.page -= 1; listRows(false); };
-$("after").onclick = () => { state.page += 1; listRows(false); };
+$("which").onchange = trying(() => listFirst(true));
+$("before").onclick = turn(-1);
+$("after").onclick = turn(1);
 document.onkeydown = onKey;
 document.onpaste = trying((event) => {
   if (state.tab !== "own" || !model().board.hint || event.target.tagName === "INPUT") return;
