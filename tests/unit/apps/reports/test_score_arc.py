@@ -120,6 +120,18 @@ def test_impossible_sizes_are_refused(
     assert err.count("\n") == 1
 
 
+def test_a_damaged_header_is_named(run: Run, small: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(small[0]) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(small[0], "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content.replace(b"}", b"|", 1))  # One flipped bit.
+    code, out, err = run(*small)
+    assert (code, out) == (3, "")
+    assert f"{small[0]}: cannot be read: " in err
+    assert err.count("\n") == 1
+
+
 GIVEN = {"train": [], "test": [{"input": [[1]]}]}
 
 
