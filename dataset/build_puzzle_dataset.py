@@ -3,7 +3,7 @@
     python dataset/build_puzzle_dataset.py --kind futoshiki --size 5 --output-dir data/futoshiki
     python dataset/build_puzzle_dataset.py --kind queens --size 8 --output-dir data/queens
 
-docs/data.md describes the files. `dataset.puzzle_build` has the parts shared with the other
+docs/data_format.md describes the files. `dataset.puzzle_build` has the parts shared with the other
 builders.
 """
 
@@ -28,6 +28,7 @@ from runtime.registry import import_plugins
 from runtime.streams import Stream, random_words
 
 _MOST_ANSWERS = 10_000  # found for a puzzle
+_NOT_GENERATED = ("sudoku", "maze", "arc", "mixed")  # They have builders of their own.
 
 
 class KindBuild(PuzzleBuild):
@@ -37,7 +38,10 @@ class KindBuild(PuzzleBuild):
     csv_contents = "; question and answer have the characters in which puzzles are typed"
     needs_rating = False
     own_flags = {
-        "--kind": flag(f"kind of puzzles: one of {', '.join(KINDS)}, or a plug-in's"),
+        "--kind": flag(
+            "kind of puzzles: one of"
+            f" {', '.join(name for name in KINDS if name not in _NOT_GENERATED)}, or a plug-in's"
+        ),
         "--plugins": flag("modules of yours that register kinds", metavar="A,B"),
         "--size": flag("size of the puzzles; an N x N Futoshiki has size N", integer(1)),
         "--num-aug": flag("random images to add to each training puzzle", integer(0), 0),

@@ -1,6 +1,7 @@
 """The builder for all kinds with a generator."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -252,6 +253,21 @@ def test_mistakes_are_one_line(
     error = capsys.readouterr().err
     assert problem in error
     assert len(error.splitlines()) == 1
+
+
+def test_the_help_names_the_kinds_that_are_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = []
+    for flags, named in (
+        (["--help"], r"kind of puzzles: one of ([\w, ]+), or a plug"),
+        (["--kind=x", "--output-dir=x"], r"--kind x; accepted: ([\w, ]+) \("),
+    ):
+        with pytest.raises(SystemExit):
+            main(flags)
+        printed = capsys.readouterr()
+        found = re.search(named, " ".join((printed.out + printed.err).split()))
+        assert found is not None
+        kinds.append(found[1].split(", "))
+    assert kinds[0] == kinds[1]
 
 
 def test_the_rules_judge_answers(tmp_path: Path, build_shares: Callable[..., dict]) -> None:
