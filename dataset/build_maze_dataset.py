@@ -4,8 +4,8 @@
     python dataset/build_maze_dataset.py --aug --output-dir data/maze-30x30-hard-1k-aug
     python dataset/build_maze_dataset.py --source generate --pixels --output-dir data/maze-new
 
-The first command is the published one. docs/data.md describes the files. `dataset.puzzle_build`
-has the parts shared with the Sudoku builder.
+The first command is the published one. docs/data_format.md describes the files.
+`dataset.puzzle_build` has the parts shared with the Sudoku builder.
 """
 
 import sys

@@ -4,8 +4,8 @@
         --subsample-size 1000 --num-aug 1000
     python dataset/build_sudoku_dataset.py --source generate --output-dir data/sudoku-new
 
-The first command is the published one. docs/data.md describes the files. `dataset.puzzle_build`
-has the parts shared with the maze builder.
+The first command is the published one. docs/data_format.md describes the files.
+`dataset.puzzle_build` has the parts shared with the maze builder.
 """
 
 import sys

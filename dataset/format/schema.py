@@ -1,7 +1,7 @@
 """The contents of a built data set: the keys of `dataset.json` and the arrays of a set.
 
-docs/data.md describes the format. A group is one original puzzle with its augmentations. A puzzle
-is one of these and holds one or several examples. This is the published format of HRM
+docs/data_format.md describes the format. A group is one original puzzle with its augmentations. A
+puzzle is one of these and holds one or several examples. This is the published format of HRM
 (arXiv:2506.21734). Any integer dtype can be read, because published Sudoku sets hold int64.
 """
 
@@ -96,7 +96,7 @@ ARC_PIXELS = LabelField(num_classes=256, channels=3, unknown_label=ARC_BORDER_TO
 
 @checked_dataclass(frozen=True)
 class PuzzleDatasetMetadata:
-    """The content of `dataset.json` for one split; docs/data.md explains the keys.
+    """The content of `dataset.json` for one split; docs/data_format.md explains the keys.
 
     Args:
         ignore_label_id: the ignored label, or None if none is ignored.
