@@ -85,7 +85,6 @@ def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -
     number of rows at any number of ranks, so that the bits are the same.
     """
     size = config.eval_batch_size or config.global_batch_size
-    limits = (config.eval_max_examples, size * (config.limit_eval_batches or 0))
     if config.reduction == "exact":
         size = size // CANONICAL_SHARDS * ranks.world_size
     return EvalBatches(
@@ -93,8 +92,15 @@ def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -
         global_batch_size=size,
         rank=ranks.rank,
         world_size=ranks.world_size,
-        max_examples=min(filter(None, limits), default=None),
+        max_examples=eval_limit(config),
     )
+
+
+def eval_limit(config: TrainConfig) -> int | None:
+    """Return how many rows of each test set are evaluated at most; None: all."""
+    size = config.eval_batch_size or config.global_batch_size
+    limits = (config.eval_max_examples, size * (config.limit_eval_batches or 0))
+    return min(filter(None, limits), default=None)
 
 
 def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:

@@ -20,7 +20,7 @@ from training.config.explain import did_you_mean, validate
 from training.config.overrides import parse_arguments, parse_overrides
 from training.config.schema import TrainConfig
 from training.config.source import CONFIG_DIR
-from training.data import open_data, require_folders, scheduled_steps
+from training.data import eval_limit, open_data, require_folders, scheduled_steps
 
 GPUS = (1, 2, 4, 8, 64, 1000)
 PER_MACHINE = 8
@@ -112,17 +112,19 @@ def describe_data(
         facts |= given
         if missing := " ".join(f"{name}=" for name in names if facts[name] is None):
             raise DatasetError(f"{error}; or describe it: {missing}") from None
-        tests, used = facts.pop("test_examples"), config.arch.fields.values()
+        sizes, used = [facts.pop("test_examples")], config.arch.fields.values()
         if unknown := " and ".join(sorted({*used} - FIELDS.keys())):
             raise DatasetError(f"{error}; it alone can tell the shape of {unknown}") from None
         fields = {name: FIELDS[name] for name in used}
         data = PuzzleDatasetMetadata(0, 0, 0, **facts, sets=("all",), fields=fields)
     else:
         train, test = open_data(config, check_values=False, warn=say)
-        tests = sum(each.num_examples for each in test.sets.values()) if test else 0
-        tests, data = given.pop("test_examples", tests), replace(train.metadata, **given)
-        source = "on this machine"
-    return data, min(tests, config.eval_max_examples or tests) if config.eval_split else 0, source
+        sizes = [each.num_examples for each in test.sets.values()] if test else []
+        if "test_examples" in given:
+            sizes = [given.pop("test_examples")]
+        data, source = replace(train.metadata, **given), "on this machine"
+    tests = sum(len(range(size)[: eval_limit(config)]) for size in sizes)
+    return data, tests if config.eval_split else 0, source
 
 
 def seconds(kernels: np.ndarray, gpu: Accelerator, compiled: bool) -> dict[str, np.ndarray]:
@@ -164,8 +166,11 @@ class Plan:
         self.costs = lambda rows: tree_map(lambda a, b: a + (b - a) * (rows / few - 1), one, two)
         steps = scheduled_steps(config, self.data)
         self.steps = min(steps, config.max_steps or steps)
-        evaluated = config.num_iterations - config.num_unevaluated
-        self.evaluations = evaluated if self.tests else 0
+        ended = config.num_iterations
+        if self.steps == config.max_steps:
+            # At max_steps a run ends before the evaluation that is due at that step.
+            ended = (self.steps * ended - 1) // steps
+        self.evaluations = max(ended - config.num_unevaluated, 0) if self.tests else 0
 
     def memory(self, rows: int, micro: int) -> dict[str, float]:
         """Return the bytes on a GPU with `rows` rows, `micro` of which pass through at once."""

@@ -205,6 +205,21 @@ def test_evaluations_take_the_steps_that_the_architecture_takes_in_them() -> Non
     assert often == pytest.approx(once * usual.config.arch.halt_max_steps)
 
 
+@pytest.mark.parametrize(
+    ("settings", "number"),
+    [
+        (["max_steps=500"], 0),
+        (["max_steps=501"], 1),
+        (["max_steps=1001"], 2),
+        (["max_steps=500", "min_eval_interval=1"], 0),
+    ],
+)
+def test_a_run_ends_before_the_evaluation_that_is_due_at_max_steps(
+    settings: list[str], number: int
+) -> None:
+    assert planned(*TRM, *settings).evaluations == number
+
+
 # Data
 
 
@@ -234,6 +249,26 @@ def test_a_folder_tells_its_own_facts() -> None:
     found, tests, _ = plan.describe_data(config, PlanSettings(mean_puzzle_examples=2.5))
     assert (found.seq_len, found.mean_puzzle_examples) == (16, 2.5)
     assert (found.num_puzzle_identifiers, tests) == (5, 10)
+
+
+@pytest.mark.parametrize(
+    ("limits", "of_two_sets", "of_one"),
+    [
+        (["eval_max_examples=3"], 6, 3),
+        (["limit_eval_batches=2"], 20, 16),
+        (["limit_eval_batches=1", "eval_max_examples=9"], 16, 8),
+        (["limit_eval_batches=2", "eval_max_examples=9"], 18, 9),
+    ],
+)
+def test_the_limits_of_an_evaluation_hold_for_each_set(
+    limits: list[str], of_two_sets: int, of_one: int
+) -> None:
+    folder, size = "tests/parity/published_format/data", "eval_batch_size=8"
+    config = config_of(f"data_paths=[{folder},{folder}]", size, *limits)
+    assert plan.describe_data(config, PlanSettings())[1] == of_two_sets
+    given = PlanSettings(seq_len=81, vocab_size=11, total_groups=100, test_examples=50)
+    config = config_of("data_path=nowhere", size, *limits)
+    assert plan.describe_data(config, given)[1] == of_one
 
 
 def test_facts_that_nobody_tells_are_asked_for() -> None:
