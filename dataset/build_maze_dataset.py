@@ -100,12 +100,18 @@ class MazeBuild(PuzzleBuild):
 
         return generate_mazes(min_length=self.options.min_length, **how)
 
-    def read_splits(self, paths: Mapping[str, Path]) -> dict[str, Puzzles]:
-        mazes, size = super().read_splits(paths), self.options.cut
+    def read_splits(
+        self, paths: Mapping[str, Path], counts: Mapping[str, dict[str, Any]]
+    ) -> dict[str, Puzzles]:
+        mazes, size = super().read_splits(paths, counts), self.options.cut
         if size is None:
             return mazes
+        for split, read in mazes.items():
+            counts[split]["mazes"] = len(read.ratings)
         # Pieces of one maze overlap, so no maze may be cut for both splits.
-        mazes["train"] = mazes["train"].rows(self.are_new(mazes["train"], mazes["test"]))
+        new = self.are_new(mazes["train"], mazes["test"])
+        mazes["train"] = mazes["train"].rows(new)
+        counts["train"]["mazes_dropped_as_in_test"] = int((~new).sum())
         if not len(mazes["train"].ratings):
             raise DatasetError(f"{paths['train']}: all mazes are in {paths['test'].name}, too")
         least = self.options.min_length or 1

@@ -266,8 +266,10 @@ class PuzzleBuild(ABC):
         """Read and subsample both files; drop training puzzles that are also test puzzles."""
         options = self.options
         paths = sources.csv_paths(options.source, vars(options).get("source_repo", ""))
-        puzzles = self.read_splits(paths)
-        counts: dict[str, Any] = {split: {"rows": len(puzzles[split].ratings)} for split in puzzles}
+        counts: dict[str, Any] = {split: {} for split in paths}
+        puzzles = self.read_splits(paths, counts)
+        for split, read in puzzles.items():
+            counts[split]["rows"] = len(read.ratings)
         new = self.are_new(puzzles["train"], puzzles["test"])
         puzzles["train"] = puzzles["train"].rows(new)
         counts["train"]["dropped_as_in_test"] = int((~new).sum())
@@ -324,8 +326,10 @@ class PuzzleBuild(ABC):
         tested = set(self.keys(test.questions))
         return np.array([key not in tested for key in self.keys(train.questions)])
 
-    def read_splits(self, paths: Mapping[str, Path]) -> dict[str, Puzzles]:
-        """Read and check all CSV files, by split."""
+    def read_splits(
+        self, paths: Mapping[str, Path], counts: Mapping[str, dict[str, Any]]
+    ) -> dict[str, Puzzles]:
+        """Read and check all CSV files, by split. A kind may add to the `counts` of a split."""
         return {split: self.read(path) for split, path in paths.items()}
 
     def read(self, path: Path) -> Puzzles:
@@ -360,6 +364,8 @@ class PuzzleBuild(ABC):
         ):
             if asked is not None and found < asked:
                 parts.append(f"fewer {name} {many} exist than the {asked:,} asked for")
-        if dropped := train.get("dropped_as_in_test"):
-            parts.append(f"{dropped:,} training rows dropped because they are test rows too")
+        for name, rows in ((f"{many}_dropped_as_in_test", many), ("dropped_as_in_test", "rows")):
+            if dropped := train.get(name):
+                same = f"dropped because they are test {rows} too"
+                parts.append(f"{dropped:,} training {rows} {same}")
         return "; ".join(parts) + "\n"

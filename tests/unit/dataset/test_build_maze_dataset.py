@@ -153,7 +153,9 @@ def test_pieces_that_cannot_be_cut_are_named(maze: Any, error_line: ErrorLine):
         assert problem in error_line()
 
 
-def test_no_maze_is_cut_for_both_splits(maze: Any, error_line: ErrorLine):
+def test_no_maze_is_cut_for_both_splits(
+    maze: Any, error_line: ErrorLine, capsys: pytest.CaptureFixture[str]
+):
     turned = "made,#G #   S# #    #,#G # ooS# #    #,"  # The test maze.
     maze.write([turned])
     assert maze("--cut=3", "--min-length=2") == 3
@@ -164,6 +166,11 @@ def test_no_maze_is_cut_for_both_splits(maze: Any, error_line: ErrorLine):
         assert maze("--cut=3", "--min-length=2") == 0
         written.append(maze.arrays()[1].inputs.tolist())
     assert written[0] == written[1]
+    counts = json.loads((maze.output / "manifest.json").read_text())["counts"]
+    assert (counts["train"]["mazes"], counts["train"]["mazes_dropped_as_in_test"]) == (4, 1)
+    assert counts["test"]["mazes"] == 1
+    dropped = "; 1 training mazes dropped because they are test mazes too"
+    assert dropped in capsys.readouterr().out
 
 
 def test_generated_sets(maze: Any):
