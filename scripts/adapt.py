@@ -19,7 +19,7 @@ on; NAME_steps.json tells the steps and votes of each. Test outputs are never re
     adapt.models=N     models at most that learn a task in turn, and vote (1; without checkpoint=
                        2): by turns one that keeps its rows as they start, and one that learns them
     adapt.cells=N      cells in a batch at most: fewer rows on larger canvases (100,000; where the
-                       task has its own canvas 2,500)
+                       task has its own canvas 2,500, but at least 4 rows)
 
 A model ends once all the task's augmented demonstrations were right in a row. A model of arch=grid
 learns each task in its eight views, on the smallest canvas that holds it. Without checkpoint= it

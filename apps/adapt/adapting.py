@@ -465,9 +465,7 @@ class Adapter:
         facts = load_metadata(part.folder / "data/train")
         rows_per_epoch = facts.mean_puzzle_examples * facts.total_groups
         examples = round(facts.mean_puzzle_examples * (facts.total_puzzles or 0))
-        cells = self.settings.adapt.cells or (_CELLS_OF_FITTING if self._fits_canvas else _CELLS)
-        most_rows = max(_FEWEST_ROWS, cells // facts.seq_len)
-        batch_size = min(config.global_batch_size, most_rows)
+        batch_size = self._batch_size(facts.seq_len)
         # A batch may leave out a puzzle's last rows. The first number is kept for older runs.
         demonstrations = [len(task.train) for task in part.tasks]
         drawn = most * (batch_size + max(demonstrations) - 1)
@@ -495,6 +493,19 @@ class Adapter:
                 raise
             return True
         return False
+
+    def _batch_size(self, seq_len: int) -> int:
+        """Return the rows of a batch: fewer on a large canvas. Shards and micro-batches share them
+        equally.
+        """
+        config, cells, fewest = self.config, self.settings.adapt.cells, 1
+        if cells is None:
+            cells = _CELLS_OF_FITTING if self._fits_canvas else _CELLS
+            fewest = _FEWEST_ROWS
+        shards = config.num_shards(1)
+        rows = max(fewest, cells // seq_len) // shards or 1
+        rows -= rows % min(config.micro_batch_size or rows, rows)
+        return min(config.global_batch_size, shards * rows)
 
     def _start_rows(self, part: Part) -> str | int | None:
         """Return what the part's rows of the puzzle embedding start at."""

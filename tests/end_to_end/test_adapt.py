@@ -207,6 +207,30 @@ def test_batches_are_enough_for_more_demonstrations_than_two_batches_hold(
             assert set(one["steps"].values()) == {6}
 
 
+@pytest.mark.parametrize(
+    ("settings", "cells", "rows"),
+    [
+        ((), None, {100: 25, 121: 20, 900: 4}),
+        ((), 1800, {100: 18, 900: 2, 1801: 1}),
+        (("micro_batch_size=8",), None, {100: 24, 121: 16, 900: 4}),
+        (("reduction=exact",), None, {100: 24, 121: 20, 900: 4}),
+        (("reduction=exact", "micro_batch_size=4"), None, {100: 16, 150: 16, 900: 4}),
+        (("reduction=exact",), 900, {900: 4}),
+    ],
+)
+def test_a_batch_on_a_large_canvas_fits_shards_and_micro_batches(
+    settings: tuple[str, ...], cells: int | None, rows: dict[int, int]
+) -> None:
+    usual = ("data_path=tasks", "arch=grid", "global_batch_size=32")
+    config = load_config(TrainConfig, "cfg_pretrain", [*usual, *settings])
+    own = adapting.OwnSettings(tasks="tasks", adapt=adapting.AdaptSettings(cells=cells))
+    nothing = cast(Any, None)
+    adapter = adapting.Adapter(config, own, None, nothing, nothing)
+    assert {seq_len: adapter._batch_size(seq_len) for seq_len in rows} == rows
+    for size in rows.values():
+        config.model_copy(update={"global_batch_size": size}).check_world_size(1)
+
+
 @pytest.mark.slow
 def test_time_is_shared_out(adapt: Any, tasks: Path, tmp_path: Path) -> None:
     more = ("adapt.steps=100000", "adapt.models=8", "lr=0", "puzzle_emb_lr=0")
