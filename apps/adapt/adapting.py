@@ -31,7 +31,7 @@ from dataset.kinds.arc import ARC
 from dataset.kinds.base import Puzzle
 from evaluation.config import EvalConfig
 from evaluation.evaluators.arc import attempts_of
-from evaluation.job import Job, prepare
+from evaluation.job import Job, prepare, require_writable
 from runtime.errors import ConfigError, DatasetError, LockedError, Preempted, disk_errors, exit_code
 from runtime.files import write_atomically
 from runtime.process import env_world_size
@@ -148,6 +148,7 @@ def main(
         raise ConfigError(f"output={output}: with tasks={settings.tasks} {inside}")
     tasks = read_tasks(Path(settings.tasks), answers)
     answers |= {task.name: [attempts_of([])] * len(task.test) for task in tasks}
+    require_writable(output)
     parts = list(parts_of(tasks, output, settings.adapt.together))
     limits = limits_of(parts, names_of(config, settings), settings.adapt.steps)
     require_same(output, config, settings)
@@ -155,7 +156,8 @@ def main(
         part.require_same()
         if part.done.exists():
             answers |= read_json_object(part.done)["answers"]
-    write_atomically(output, json.dumps(answers) + "\n")
+    with disk_errors(output.parent, ConfigError):
+        write_atomically(output, json.dumps(answers) + "\n")
     adapter = Adapter(config, settings, trained, train, measure)
     began, told, failed = time.monotonic(), dict[str, Any](), 0
     for number, part in enumerate(parts):
@@ -163,21 +165,22 @@ def main(
         if limit := settings.adapt.max_time:
             left = seconds_of(limit) - (time.monotonic() - began)
             budget = left / (len(parts) - number)
-        try:
-            result = adapter.adapt(part, limits[part.name], budget)
-        except Exception as error:
-            failed += 1
-            if not is_of_part(error) or failed == len(parts):
-                raise
-            warn(f"{part.name}: {error}; its answers are empty")
-            result = unanswered("it failed")
-        answers |= result.pop("answers")
-        told[part.name] = result
+        with disk_errors(output.parent, ConfigError):
+            try:
+                result = adapter.adapt(part, limits[part.name], budget)
+            except Exception as error:
+                failed += 1
+                if not is_of_part(error) or failed == len(parts):
+                    raise
+                warn(f"{part.name}: {error}; its answers are empty")
+                result = unanswered("it failed")
+            answers |= result.pop("answers")
+            told[part.name] = result
+            write_atomically(output, json.dumps(answers) + "\n")
+            write_atomically(_beside(output, "_steps.json"), json.dumps(told, indent=1) + "\n")
         say(f"{number + 1}/{len(parts)} {part.name}: {_described(result)}")
         if len(tasks) == 1 and result["steps"]:
             say("\n\n".join(boards(tasks[0], answers[part.name])))
-        write_atomically(output, json.dumps(answers) + "\n")
-        write_atomically(_beside(output, "_steps.json"), json.dumps(told, indent=1) + "\n")
     if failed:
         warn(f"{failed} of {len(parts)} failed; the same command tries them again")
     say(f"written: {output}")

@@ -1,5 +1,6 @@
 """Adapting to ARC tasks: whole, killed, repeated, with malformed tasks and wrong settings."""
 
+import errno
 import importlib.util
 import json
 import runpy
@@ -440,6 +441,32 @@ def test_mistakes(adapt: Any, tasks: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^output=.*: with tasks=.* it is inside this folder"):
         adapt(tmp_path, name="inside")
     assert not (tmp_path / "inside").exists()
+    (tmp_path / "taken/submission.json").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="is a folder; expected the name of a file"):
+        adapt(tasks, name="taken")
+    assert len([*(tmp_path / "taken").iterdir()]) == 1
+
+
+@pytest.mark.parametrize("full", ["submission.json", "log.txt", "submission_steps.json"])
+def test_a_full_disk_ends_the_adaptation(
+    adapt: Any, tasks: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, full: str
+) -> None:
+    write = adapting.write_atomically
+
+    def writes(path: Path, content: str) -> None:
+        if path.name == full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
+
+    def adapts(adapter: Any, part: Any, *rest: Any) -> dict[str, Any]:
+        writes(part.folder / "log.txt", "")
+        return adapting.unanswered("it failed")
+
+    monkeypatch.setattr(adapting, "write_atomically", writes)
+    monkeypatch.setattr(adapting.Adapter, "adapt", adapts)
+    with pytest.raises(ConfigError, match="out: No space left on device"):
+        adapt(tasks)
+    assert "its answers are empty" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("steps", [[6, 6], {}, {"../run": 6}, {"run": "many"}])
