@@ -67,7 +67,7 @@ class Owner:
 
 
 @contextlib.contextmanager
-def run_lock(run_dir: Path, instead: str = "another checkpoint_path or run_name") -> Iterator[None]:
+def run_lock(run_dir: Path, instead: str = "another checkpoint_path") -> Iterator[None]:
     """Lock a run's existing folder until the end of the block or of the process.
 
     Args:

@@ -1,5 +1,6 @@
 """The run's folder: its name, its creation, and the checkpoint to resume. Imports no torch."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -33,7 +34,7 @@ def with_names(config: TrainConfig) -> TrainConfig:
     """
     project = config.project_name or f"{Path(config.train_paths[0]).name.capitalize()} ACT-torch"
     if config.run_name is None and config.checkpoint_path is not None:
-        run = Path(config.checkpoint_path).name
+        run = Path(os.path.abspath(config.checkpoint_path)).name  # Also of ".".
     else:
         run = config.run_name or f"{config.arch.name} {generate_slug(2)}"
     named = Path("checkpoints") / project / run
@@ -99,7 +100,7 @@ def find_checkpoint(
     store.put_back_replaced(run_dir)
     if config.resume == "never":
         if list_steps(run_dir):
-            instead = "choose another checkpoint_path or run_name, or resume=auto"
+            instead = "choose another checkpoint_path, or resume=auto"
             raise ConfigError(f"resume=never: {run_dir} already holds checkpoints; {instead}")
         return None
     if config.resume == "auto":
@@ -170,6 +171,6 @@ def _require_same_run(
         if not config.resume_changed:
             raise CheckpointError(
                 f"{checkpoint.path} was saved by {other}. Use the old ones, another "
-                "checkpoint_path or run_name, or resume_changed=true"
+                "checkpoint_path, or resume_changed=true"
             )
         warn(f"resuming {other}")

@@ -276,7 +276,7 @@ class RunFolderSettings(Schema):
     """null: from the data set's name"""
     run_name: FolderName | None = None
     """null: a random name"""
-    checkpoint_path: str | None = None
+    checkpoint_path: Annotated[str, Field(min_length=1)] | None = None
     """null: checkpoints/PROJECT/RUN"""
     load_checkpoint: str | None = None
     """start weights: a run, a checkpoint, or a published step_N file; not used to resume a run"""

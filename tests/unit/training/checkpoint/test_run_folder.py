@@ -61,6 +61,7 @@ def test_names_are_kept_or_follow_the_published_ones() -> None:
     assert config.project_name == "Where ACT-torch"
     assert config.checkpoint_path == "checkpoints/Where-ACT-torch/mine"
     assert with_names(configure("checkpoint_path=a/b")).run_name == "b"
+    assert with_names(configure("checkpoint_path=.")).run_name == Path.cwd().name
     first, second = with_names(configure()), with_names(configure())
     assert re.fullmatch(r"hrm [a-z]+-[a-z]+", str(first.run_name))
     assert first.run_name != second.run_name
@@ -77,6 +78,11 @@ def test_a_name_cannot_lead_elsewhere(key: str, name: str) -> None:
 
 
 # The folder
+
+
+def test_an_empty_path_is_refused() -> None:
+    with pytest.raises(ConfigError, match="checkpoint_path=: string should have at least 1"):
+        configure("checkpoint_path=")
 
 
 def test_a_folder_is_created_or_the_error_names_it(tmp_path: Path) -> None:
@@ -106,7 +112,8 @@ def test_a_new_run_has_no_checkpoint_and_resume_never_refuses_old_ones(tmp_path:
         assert find(folder, configure(setting)) == (None, [])
     assert find(tmp_path, configure("resume=never")) == (None, [])
     save(tmp_path, 1, configure())
-    with pytest.raises(ConfigError, match=f"resume=never: {tmp_path} already holds checkpoints"):
+    told = f"resume=never: {tmp_path} already holds checkpoints; choose another checkpoint_path, or"
+    with pytest.raises(ConfigError, match=told):
         find(tmp_path, configure("resume=never"))
 
 
@@ -143,6 +150,7 @@ def test_a_changed_setting_is_refused_by_name_unless_wanted(
     with pytest.raises(CheckpointError, match="resume_changed=true") as caught:
         find(tmp_path, configure(*setting.split()))
     assert shown in str(caught.value)
+    assert "another checkpoint_path, or" in str(caught.value)  # It outranks run_name.
     step, (warning,) = find(tmp_path, configure(*setting.split(), "resume_changed=true"))
     assert step == 1
     assert shown in warning
