@@ -527,10 +527,10 @@ def _identifier_offsets(
     own = np.cumsum([0, *counts]).tolist()
     wanted = [Path(path).resolve() for path in paths]
     trained = [Path(path).resolve() for path in numbered_as]
+    if trained and max(counts) == 1 and (len(trained) == 1 or not {*wanted} & {*trained}):
+        return [0] * len(counts), 1  # The blank puzzle.
     if len(trained) < 2 or wanted == trained:
         return own[:-1], own[-1]
-    if max(counts) == 1 and not {*wanted} & {*trained}:
-        return [0] * len(counts), 1  # The blank puzzle.
     splits = [path / ("train" if (path / "train").is_dir() else "test") for path in trained]
     numbers = [load_metadata(split).num_puzzle_identifiers for split in splits]
     there = np.cumsum([0, *numbers]).tolist()

@@ -302,6 +302,8 @@ def test_another_folder_without_puzzle_identifiers_is_fine(tmp_path: Path):
     for names, offsets in (("b", [1]), ("ba", [1, 0]), ("cb", [0, 1]), ("cc", [0, 0])):
         asked = [tmp_path / name for name in names]
         assert PuzzleDataset(asked, "train", numbered_as=paths).identifier_offsets == offsets
+    both = PuzzleDataset(paths, "train", numbered_as=[tmp_path / "a"])
+    assert (both.identifier_offsets, both.metadata.num_puzzle_identifiers) == ([0, 0], 1)
 
 
 def test_folders_of_different_kinds_are_refused(tmp_path: Path):
