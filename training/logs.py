@@ -132,8 +132,8 @@ class SideLog:
 
 
 class WandbLog(SideLog):
-    """Weights & Biases. `logger.mode=auto` means online if there is a key and the server answers
-    within 10 s, else offline (`wandb sync` uploads the run later).
+    """Weights & Biases. `logger.mode=auto` means WANDB_MODE if it is set, else online if there is a
+    key and the server answers within 10 s, else offline (`wandb sync` uploads the run later).
     """
 
     title, package = "W&B", "wandb"
@@ -146,7 +146,9 @@ class WandbLog(SideLog):
 
         require_no_link(self._run_dir / "wandb")
         mode = self._config.logger.mode
-        if mode == "auto":
+        if mode == "auto" and os.environ.get("WANDB_MODE"):
+            mode = None  # W&B reads the variable.
+        elif mode == "auto":
             why = _why_offline()
             mode = "offline" if why else "online"
             if why:

@@ -123,7 +123,8 @@ class WandbConfig(Schema):
 
     name: Literal["wandb", "jsonl"] = "wandb"
     mode: Literal["auto", "online", "offline"] = "auto"
-    """auto: online when logged in and the server answers within 10 s, otherwise offline"""
+    """auto: WANDB_MODE, else online when logged in and the server answers within 10 s, otherwise
+    offline"""
 
 
 class LoggerConfig(WandbConfig):

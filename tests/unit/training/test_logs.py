@@ -274,6 +274,15 @@ def test_a_run_that_is_not_uploaded_says_why_and_how_to_upload_it(
     assert capsys.readouterr().err == f"W&B is offline, because {why}; to upload: {how}\n"
 
 
+def test_the_variable_of_wandb_decides_unless_a_setting_does(
+    wandb: FakeWandb, three_steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    three_steps("logger=wandb")
+    three_steps("logger=wandb", "logger.mode=offline")
+    assert [given["mode"] for name, given in wandb.calls if name == "init"] == [None, "offline"]
+
+
 # Pictures
 
 
