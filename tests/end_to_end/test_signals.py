@@ -41,6 +41,21 @@ def test_a_signal_saves_at_the_end_of_the_step_and_stops(
     assert run().digest() == whole.digest()
 
 
+def test_a_run_that_went_back_is_resumed_by_another_command(
+    run: Any, files: Any, signal_at: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["checkpoint_interval=4", "resume=4"]
+    run("checkpoint_interval=4", "max_steps=6")
+    signal_at(6, signal.SIGTERM)
+    with pytest.raises(Preempted, match="the same command with resume=auto resumes the run"):
+        run(*own)
+    assert files.steps == [4, 6]
+    signal_at(0)
+    run(*own, "max_steps=5")
+    told = "stopped at max_steps=5; a larger one with resume=auto resumes the run"
+    assert told in capsys.readouterr().out
+
+
 def test_a_stopped_run_exits_with_75(
     tiny_settings: list[str],
     signal_at: Callable[..., None],
@@ -83,7 +98,8 @@ def test_a_signal_outside_training_stops_at_once(
 
     with monkeypatch.context() as patched:
         patched.setattr(f"pretrain.{place}", asked)
-        with pytest.raises(Preempted, match="asked to stop while it was not training"):
+        told = "asked to stop while it was not training; there was nothing to save"
+        with pytest.raises(Preempted, match=told):
             run()
     assert files.leftovers() == []
     assert files.digest() == saved
