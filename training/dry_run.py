@@ -47,17 +47,17 @@ class DryRun(Trainer):
         # At max_steps a run ends before the evaluation that is due at that step.
         whole = limit is None or limit > per * config.num_iterations
         ended = range(1, 1 + (config.num_iterations if whole else (steps - 1) // per))
-        evaluated = [n for n in ended if n > config.num_unevaluated] if evaluates else []
+        due = [n for n in ended if n > config.num_unevaluated]
         saved, every = {steps}, config.checkpoint_interval
         if every:
             saved.update(range(every, steps + 1, every))
         if every or config.checkpoint_every_eval:
-            saved.update(number * per for number in ended)
+            saved.update(number * per for number in (ended if every else due))
         best = ", and those with the best scores" if config.keep_best else ""
         return {
             "steps": f"{steps:,} (schedule: {self.learner.total_steps:,})",
             "examples": f"{steps * config.global_batch_size:,}",
-            "evaluations": f"{len(evaluated):,}",
+            "evaluations": f"{len(due) * evaluates:,}",
             "checkpoints written": f"{len(saved):,}{best}",
         }
 

@@ -108,6 +108,7 @@ class Trainer:
             total=self._expected_steps() if self.ranks.is_main else None,
             show=self.ranks.is_main,
         )
+        self.speed.lap("starting")
         with self.stop, closing(bar), self.callbacks, self.keeper.writing:
             while self.progress.iteration < self.config.num_iterations:
                 try:
@@ -185,17 +186,15 @@ class Trainer:
         ends = progress.iteration + 1 == config.num_iterations
         last = ends or bool(self.callbacks.reason)
         progress.iteration, progress.position = progress.iteration + 1, 0
-        best = score is not None and (progress.best_score is None or score > progress.best_score)
-        if best:
-            progress.best_score, progress.best_step = score, progress.step
-        wanted = config.checkpoint_every_eval or self.callbacks.save_asked
-        may_be_kept = score is not None and config.keep_best >= (1 if best else 2)
-        if last or wanted or may_be_kept:
-            self.save(score=score, permanent=last or config.checkpoint_every_eval)
+        kept = last or (config.checkpoint_every_eval and is_due)
+        is_best = progress.best_step == progress.step
+        may_be_kept = score is not None and config.keep_best >= (1 if is_best else 2)
+        if kept or self.callbacks.save_asked or may_be_kept:
+            self.save(score=score, permanent=kept)
 
     def _evaluate(self) -> float | None:
         """Evaluate the averaged weights if there are any, else the weights. Return the score."""
-        step = self.progress.step
+        progress, step = self.progress, self.progress.step
         with self.learner.evaluated() as model:
             metrics, measure = self.evaluate(model, step, self._stop_evaluation_if_asked)
         self.ranks.mark(f"after evaluating step {step}")
@@ -206,14 +205,15 @@ class Trainer:
             shown = {name.removeprefix("eval/"): value for name, value in metrics.items()}
             told = figures(shown, terminal_width(sys.stdout))
             self.say(f"step {step}{which}: {told}")
+        score = None if measure is None else metrics[measure]
+        if measure is not None and measure != progress.measure:  # Other evaluators than before.
+            progress.best_score = progress.best_step = None
+            progress.measure = measure
+        if score is not None and (progress.best_score is None or score > progress.best_score):
+            progress.best_score, progress.best_step = score, step
         self.callbacks.tell("evaluated", metrics, metrics=metrics)
         self.speed.lap("evaluating")
-        if measure is None:
-            return None
-        if measure != self.progress.measure:  # Other evaluators than before.
-            self.progress.best_score = self.progress.best_step = None
-            self.progress.measure = measure
-        return metrics[measure]
+        return score
 
     def _stop_evaluation_if_asked(self) -> None:
         # An evaluation may take longer than a launcher waits. The resumed run repeats it.
@@ -237,15 +237,17 @@ class Trainer:
         self.save()
         self.keeper.writing.finish()
         bar.close()  # The words below come after it.
+        how = "" if self.config.resume == "auto" else " with resume=auto"
         if self._reached_max_steps() and not self.callbacks.reason:
             most = self.config.max_steps
-            return self._say_ending(f"stopped at max_steps={most}; a larger one resumes the run")
+            again = f"a larger one{how} resumes the run"
+            return self._say_ending(f"stopped at max_steps={most}; {again}")
         self._say_ending()
         if self.callbacks.reason:
             return
         step, is_over = self.progress.step, self.stop.out_of_time
         why = f"max_time={self.config.max_time} is over" if is_over else "asked to stop"
-        message = f"{why}: saved at step {step}; the same command resumes the run"
+        message = f"{why}: saved at step {step}; the same command{how} resumes the run"
         raise Preempted(message if self.ranks.is_main else "")
 
     def _log_steps(self, bar: ProgressBar) -> None:

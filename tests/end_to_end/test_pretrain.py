@@ -21,6 +21,7 @@ from training.checkpoint import store as checkpoint_module
 from training.checkpoint.tensors import load_tensors, model_tensors, optimizer_tensors
 from training.config.schema import TrainConfig
 from training.optim.groups import lr_factor
+from training.speed import Speed
 from training.tracking import WandbLog
 from training.trainer import Trainer
 
@@ -59,6 +60,20 @@ def test_every_block_has_its_speed_and_memory(
     words = capsys.readouterr().out.split("stopped at max_steps=10")[1].splitlines()
     starts = ["time", "speed", "best", "saved", "measure", "watch", "report"]
     assert [line.split()[0] for line in words[1:]] == starts
+
+
+def test_the_start_is_not_counted_as_waiting_for_data(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laps, lap = list[str](), Speed.lap
+
+    def noting(speed: Speed, part: Any) -> None:
+        laps.append(part)
+        lap(speed, part)
+
+    monkeypatch.setattr(Speed, "lap", noting)
+    run("max_steps=1")
+    assert laps[:3] == ["starting", "data", "starting"]
 
 
 def test_rates_follow_the_schedule(run: Any) -> None:
@@ -177,6 +192,7 @@ def test_exploration_draws_anew_at_every_step(run: Any, monkeypatch: pytest.Monk
         (["checkpoint_interval=3", "keep_last=3"], [12, 15, 16]),
         (["checkpoint_every_eval=true"], [4, 8, 12, 16]),
         (["checkpoint_every_eval=true", "checkpoint_interval=5"], [4, 8, 12, 15, 16]),
+        (["checkpoint_every_eval=true", "min_eval_interval=2"], [12, 16]),
         (["max_steps=6"], [6]),
     ],
 )

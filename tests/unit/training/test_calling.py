@@ -66,6 +66,22 @@ def test_events_come_in_order(run: Any, add: Any) -> None:
     ]
 
 
+def test_the_best_score_includes_the_evaluation_that_is_told(
+    run: Any, add: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    class Best(Callback):
+        def evaluated(self, run: Any, metrics: Any) -> None:
+            seen.append(run.best_score)
+
+    add("best", Best)
+    results = iter({"eval/exact_accuracy": score} for score in (0.2, 0.9, 0.5, 0.7))
+    monkeypatch.setattr("evaluation.measure.flatten", lambda _: next(results))
+    run("callbacks=[best]")
+    assert seen == [0.2, 0.9, 0.9, 0.9]
+
+
 class Asks(Callback):
     """Saves and stops at given places; draws numbers, and looks at the model."""
 
