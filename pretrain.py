@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from evaluation.evaluators.base import Evaluator, build_evaluators
 from puzzle_dataset import PuzzleDataset
-from runtime.errors import ConfigError
+from runtime.errors import CheckpointError
 from runtime.process import (
     delay_sigterm,
     env_max_restarts,
@@ -154,7 +154,7 @@ def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
         try:
             (DryRun if config.dry_run else Trainer)(config, learner, batches, evaluate, *own).fit()
         except OutputError as error:
-            raise ConfigError(f"cannot write the files of an evaluation: {error}") from None
+            raise CheckpointError(f"cannot write the files of an evaluation: {error}") from None
 
 
 SWEEP = imported("apps.sweeps.run", "sweep_trainings")

@@ -15,7 +15,7 @@ import yaml
 from models import act
 from models.act import ACTLossHead, min_halt_steps
 from runtime import progress
-from runtime.errors import ConfigError, NonFiniteError
+from runtime.errors import CheckpointError, ConfigError, NonFiniteError
 from runtime.streams import Address
 from training.checkpoint import store as checkpoint_module
 from training.checkpoint.tensors import load_tensors, model_tensors, optimizer_tensors
@@ -152,6 +152,14 @@ def test_settings_and_outputs_of_evaluations_are_saved(run: Any) -> None:
         assert np.load(outputs / "all__preds.npy").shape == (10, 16)
     saved = TrainConfig.model_validate(yaml.safe_load((folder / "config.yaml").read_text()))
     assert (saved.lr, saved.run_name, saved.arch.puzzle_emb_ndim) == (1e-2, "run", 32)
+
+
+def test_outputs_that_cannot_be_written_are_no_wrong_setting(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "eval_step_4").touch()
+    told = "cannot write the files of an evaluation: .*/eval_step_4: File exists"
+    with pytest.raises(CheckpointError, match=told):
+        run("eval_save_outputs=[preds]")
 
 
 def test_a_run_prints_its_folder(
