@@ -15,6 +15,7 @@ from runtime.peak import peak_of
 from runtime.text import duration, in_columns, short
 from training.checkpoint.run import Progress
 from training.checkpoint.store import checkpoint_path
+from training.config.schema import command
 from training.step import Learner
 
 Part = Literal["step", "data", "logging", "saving", "evaluating", "starting"]
@@ -121,7 +122,8 @@ class Speed:
             measure = progress.measure.removeprefix("eval/")
             rows.append(("best", f"{measure} {progress.best_score:.4f}{at}"))
         rows.append(("saved", str(checkpoint_path(run_dir, progress.step))))
-        commands = {"measure": "evaluate", "watch": "scripts/viewer", "report": "scripts/report"}
         run = quote(str(run_dir))
-        rows += [(what, f"python {command}.py {run}") for what, command in commands.items()]
+        rows.append(("measure", f"{command('evaluate', 'evaluate.py')} {run}"))
+        rows.append(("watch", f"{command('view', 'scripts/viewer.py')} {run}"))
+        rows.append(("report", f"{command('report', 'scripts/report.py')} {run}"))
         return in_columns(rows)

@@ -41,6 +41,12 @@ Rate = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 CANONICAL_SHARDS = 4
 
 
+def command(name: str, script: str) -> str:
+    """Return the start of a command line: the command of an installed wheel, or else the script."""
+    is_wheel = not (ROOT / "pyproject.toml").is_file()
+    return f"recursive-reasoning {name}" if is_wheel else f"python {script}"
+
+
 class ParamGroupConfig(Schema):
     """A group of parameters that share their hyperparameters."""
 
@@ -151,9 +157,7 @@ class DataConfig(Schema):
         """The command that builds the set, if it has a builder."""
         settings = f"data={self.name} {shlex.quote(f'data.path={self.path}')}"
         settings += f" 'plugins=[{','.join(PLUGINS)}]'" if PLUGINS else ""
-        is_wheel = not (ROOT / "pyproject.toml").is_file()
-        command = "recursive-reasoning build" if is_wheel else "python scripts/build_dataset.py"
-        return f"{command} {settings}"
+        return f"{command('build', 'scripts/build_dataset.py')} {settings}"
 
 
 class DataSettings(Schema):

@@ -11,6 +11,7 @@ import torch
 from runtime.device import memory_in_use
 from training import speed
 from training.checkpoint.run import Progress
+from training.config import schema
 from training.speed import Speed
 
 
@@ -124,6 +125,17 @@ def test_the_last_words(watch: Speed, clock: Callable[[float], None], tmp_path: 
         f"measure  python evaluate.py '{run}'",
         f"watch    python scripts/viewer.py '{run}'",
         f"report   python scripts/report.py '{run}'",
+    ]
+
+
+def test_the_last_words_name_the_commands_of_an_installed_wheel(
+    watch: Speed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "ROOT", tmp_path)
+    assert watch.ending(Progress(step=3), tmp_path).splitlines()[1:] == [
+        f"measure  recursive-reasoning evaluate {tmp_path}",
+        f"watch    recursive-reasoning view {tmp_path}",
+        f"report   recursive-reasoning report {tmp_path}",
     ]
 
 
