@@ -21,7 +21,7 @@ from models.technique import Depth
 from puzzle_dataset import Batch, PuzzleDataset
 from runtime.compiler import Compiling, choose_compiling
 from runtime.device import require_room
-from runtime.errors import NonFiniteError
+from runtime.errors import CheckpointError, NonFiniteError
 from runtime.ranks import Ranks, sum_in_order
 from runtime.schema import CompiledForm
 from runtime.streams import Address, torch_seed
@@ -95,9 +95,22 @@ class Learner:
         model = build_model(self.arch, self.facts).to(self.ranks.device)
         model.prepare(self.local_batch_size // self.num_parts)
         if start_weights is not None:
-            load_start_weights(model, start_weights, warn, self.config.load_puzzle_rows)
+            self._load_start_weights(model, start_weights)
         self.ranks.broadcast_(list(model.state_dict().values()))
         return model
+
+    def _load_start_weights(self, model: ACTLossHead, path: Path) -> None:
+        """Load the weights on rank 0, which may be the only one that has the file. Raise its
+        CheckpointError on all ranks.
+        """
+        fault: CheckpointError | None = None
+        if self.ranks.is_main:
+            try:
+                load_start_weights(model, path, warn, self.config.load_puzzle_rows)
+            except CheckpointError as error:
+                fault = error
+        if fault := self.ranks.broadcast_object(fault):
+            raise fault
 
     def _operations(self) -> float:
         """Return the number of operations in all training steps of one rank."""

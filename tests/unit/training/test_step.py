@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from puzzle_dataset import PuzzleDataset
 from runtime.compiler import Compiling
-from runtime.errors import NonFiniteError
+from runtime.errors import CheckpointError, NonFiniteError
 from runtime.ranks import Ranks
 from training import step as step_module
 from training.checkpoint.tensors import model_tensors, optimizer_tensors
@@ -157,6 +157,20 @@ def test_what_pays_to_compile_is_counted_until_max_steps(
     for settings in ([], ["max_steps=2"], ["max_steps=1000000"]):
         learner = learner_of(*settings)
     assert counted[0] == counted[2] == counted[1] / 2 * learner.total_steps
+
+
+def test_the_first_rank_alone_reads_the_start_weights(
+    learner_of: Callable[..., Learner], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    learner, missing = learner_of(), tmp_path / "missing"
+    with pytest.raises(CheckpointError, match="missing: no such checkpoint"):
+        learner._build_model(missing)
+    monkeypatch.setattr(learner.ranks, "rank", 1)
+    assert learner._build_model(missing).state_dict()
+    fault = CheckpointError("rank 0 cannot read it")
+    monkeypatch.setattr(learner.ranks, "broadcast_object", lambda own: fault)
+    with pytest.raises(CheckpointError, match="rank 0 cannot read it"):
+        learner._build_model(missing)
 
 
 # on_nonfinite=skip
