@@ -203,7 +203,8 @@ def test_a_run_can_go_back_to_an_earlier_step(run: Any, capsys: pytest.CaptureFi
 def test_a_change_that_does_not_fit_leaves_the_folder_alone(run: Any) -> None:
     part = run("checkpoint_interval=1", "keep_last=3", "max_steps=3")
     before = content(part)
-    with pytest.raises(CheckpointError, match="optimizer state of unknown parameters"):
+    told = r"step_1: optimizer state of unknown parameters: .* and \d+ more; .*load_checkpoint="
+    with pytest.raises(CheckpointError, match=told):
         run("resume=1", "freeze_weights=true", "resume_changed=true")
     with pytest.raises(CheckpointError, match="optimizer=muon cannot go on from the state of adam"):
         run("resume=1", "optimizer=muon", "resume_changed=true")

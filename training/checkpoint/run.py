@@ -146,13 +146,16 @@ class RunKeeper:
         iteration = _iteration(checkpoint, learner.config)
         optimizer = learner.config.optimizer
         saved_by = (state.config or {}).get("optimizer")
+        way = f"in a new folder, load_checkpoint={path} starts from the weights"
         if saved_by and _muon_groups(saved_by) != _muon_groups(optimizer.model_dump()):
             fault = f"optimizer={optimizer.name} cannot go on from the state of {saved_by['name']}"
-            way = f"in a new folder, load_checkpoint={path} starts from the weights"
             raise CheckpointError(f"{path}: {fault}; {way}")
         tensors.restore_model(learner.model, load_tensors(path / MODEL), path / MODEL)
         saved = load_tensors(path / OPTIMIZER)
-        tensors.restore_optimizer(learner.optimizer, learner.groups, saved)
+        try:
+            tensors.restore_optimizer(learner.optimizer, learner.groups, saved)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}; {way}") from None
         if learner.average and (path / EMA).exists():
             learner.average.restore(load_tensors(path / EMA), path / EMA)
         elif learner.average:

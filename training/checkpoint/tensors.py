@@ -50,8 +50,8 @@ def restore_optimizer(
     """Restore the result of `optimizer_tensors`; raise CheckpointError if it does not fit."""
     own = {name: parameter for group in groups for name, parameter in group.params.items()}
     saved = {key.rpartition(".")[0] for key in tensors}
-    if unknown := saved - own.keys():
-        names = ", ".join(sorted(unknown))
+    if unknown := sorted(saved - own.keys()):
+        names = ", ".join(unknown[:3]) + f" and {len(unknown) - 3} more" * (len(unknown) > 3)
         raise CheckpointError(f"optimizer state of unknown parameters: {names}")
     if tensors and (missing := own.keys() - saved):
         raise CheckpointError(f"optimizer state of {min(missing)} is missing")
