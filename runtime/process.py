@@ -86,7 +86,7 @@ def preempt_on_sigterm() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         if isinstance(sys.exception(), Preempted):
             return  # The first signal is still being handled.
-        message = "asked to stop while it was not training; there was nothing to save"
+        message = "asked to stop while it was not training; the same command resumes the run"
         raise Preempted("" if env_rank() else message)
 
     before = signal.signal(signal.SIGTERM, stop)
