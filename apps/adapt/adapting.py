@@ -131,17 +131,7 @@ def main(
     """
     if env_world_size() > 1:
         raise ConfigError("an adaptation is a single process: start it without torchrun")
-    given = parse_overrides(parse_arguments(arguments).overrides)
-    settings = validate(OwnSettings, _own(given))
-    others = [line for line in arguments if not _is_own(line.partition("=")[0].lstrip("+"))]
-    trained, usual = None, _FROM_SCRATCH
-    if settings.checkpoint is not None:
-        trained = find_trained_model(Path(settings.checkpoint), warn)
-        usual = (*_FROM_CHECKPOINT, f"lr={trained.run.lr}")
-    require_used([one.key_or_group for one in given], from_checkpoint=trained is not None)
-    config = load_config(TrainConfig, "cfg_pretrain", [*_RUNS, *usual, *others])
-    if trained is not None:
-        config = _as_trained(config, trained, settings)
+    config, settings, trained = _settings_of(arguments)
     output, answers = Path(settings.output), dict[str, Any]()
     if output.resolve().is_relative_to(Path(settings.tasks).resolve()):
         inside = "it is inside this folder, whose files are all read as tasks; choose another place"
@@ -158,11 +148,38 @@ def main(
             answers |= read_json_object(part.done)["answers"]
     with disk_errors(output.parent, ConfigError):
         write_atomically(output, json.dumps(answers) + "\n")
-    adapter = Adapter(config, settings, trained, train, measure)
+    _adapt_to_all(parts, limits, Adapter(config, settings, trained, train, measure), answers)
+    say(f"written: {output}")
+
+
+def _settings_of(arguments: list[str]) -> tuple[TrainConfig, OwnSettings, TrainedModel | None]:
+    """Return the settings of all training runs, the own ones, and the trained model, if any."""
+    given = parse_overrides(parse_arguments(arguments).overrides)
+    settings = validate(OwnSettings, _own(given))
+    others = [line for line in arguments if not _is_own(line.partition("=")[0].lstrip("+"))]
+    trained, usual = None, _FROM_SCRATCH
+    if settings.checkpoint is not None:
+        trained = find_trained_model(Path(settings.checkpoint), warn)
+        usual = (*_FROM_CHECKPOINT, f"lr={trained.run.lr}")
+    require_used([one.key_or_group for one in given], from_checkpoint=trained is not None)
+    config = load_config(TrainConfig, "cfg_pretrain", [*_RUNS, *usual, *others])
+    if trained is not None:
+        config = _as_trained(config, trained, settings)
+    return config, settings, trained
+
+
+def _adapt_to_all(
+    parts: Sequence[Part], limits: "dict[str, Limit]", adapter: "Adapter", answers: dict[str, Any]
+) -> None:
+    """Adapt to each part; add its answers to `answers` and write them. The time that is left is
+    shared by the parts that are left.
+    """
+    settings = adapter.settings
+    output, limit = Path(settings.output), settings.adapt.max_time
     began, told, failed = time.monotonic(), dict[str, Any](), 0
     for number, part in enumerate(parts):
         budget = None
-        if limit := settings.adapt.max_time:
+        if limit:
             left = seconds_of(limit) - (time.monotonic() - began)
             budget = left / (len(parts) - number)
         with disk_errors(output.parent, ConfigError):
@@ -179,11 +196,10 @@ def main(
             write_atomically(output, json.dumps(answers) + "\n")
             write_atomically(_beside(output, "_steps.json"), json.dumps(told, indent=1) + "\n")
         say(f"{number + 1}/{len(parts)} {part.name}: {_described(result)}")
-        if len(tasks) == 1 and result["steps"]:
-            say("\n\n".join(boards(tasks[0], answers[part.name])))
+        if len(parts) == len(part.tasks) == 1 and result["steps"]:
+            say("\n\n".join(boards(part.tasks[0], answers[part.name])))
     if failed:
         warn(f"{failed} of {len(parts)} failed; the same command tries them again")
-    say(f"written: {output}")
 
 
 def is_of_part(error: Exception) -> bool:
