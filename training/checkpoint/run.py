@@ -138,12 +138,31 @@ class RunKeeper:
         return the run's progress. In the same environment the run then continues bit for bit.
         Raise CheckpointError if a part of the checkpoint does not fit this run.
         """
-        path, state = checkpoint.path, checkpoint.state
-        learner, ranks = self.learner, self.learner.ranks
+        path, state, learner = checkpoint.path, checkpoint.state, self.learner
         if state.iteration is None or state.position is None:
             name = "iteration" if state.iteration is None else "position"
             raise CheckpointError(f"{path / STATE}: has no {name}")
         iteration = _iteration(checkpoint, learner.config)
+        self._restore_weights(checkpoint)
+        self._restore_rows(checkpoint, say)
+        changes = environment_changes(
+            state.environment, self.environment, any_world_size=learner.exact
+        )
+        exactly = f"not bit for bit ({'; '.join(changes)})" if changes else "exactly"
+        say(f"resumed {exactly} from {path} at step {state.step}")
+        if learner.ranks.is_main:
+            store.remove_leftovers(self.run_dir)
+        now = state.model_copy(update={"config": learner.config.model_dump(mode="json")})
+        place, seconds = (state.step, iteration, state.position), state.seconds or 0.0
+        progress = Progress(*place, seconds=seconds, callbacks=state.callbacks or {})
+        if state.scored_on == now.scored_on:
+            progress.best_score, progress.best_step = state.best_score, state.best_step
+            progress.measure = state.measure
+        return progress
+
+    def _restore_weights(self, checkpoint: Checkpoint) -> None:
+        """Restore the model, its moving average and the optimizer."""
+        path, state, learner = checkpoint.path, checkpoint.state, self.learner
         optimizer = learner.config.optimizer
         saved_by = (state.config or {}).get("optimizer")
         way = f"in a new folder, load_checkpoint={path} starts from the weights"
@@ -161,7 +180,11 @@ class RunKeeper:
         elif learner.average:
             # Only with resume_changed=true: the run had no average so far.
             learner.average.restart()
-        carry = tensors.load_carry(path / CARRY, ranks, learner.carry)
+
+    def _restore_rows(self, checkpoint: Checkpoint, say: Callable[[str], None]) -> None:
+        """Restore the rows in progress, what is diagnosed of them, and the random state."""
+        path, state, learner = checkpoint.path, checkpoint.state, self.learner
+        carry = tensors.load_carry(path / CARRY, learner.ranks, learner.carry)
         if carry is None:
             reason = "the saved carry belongs to another batch size, architecture or number format"
             say(f"{reason}: all rows start new puzzles")
@@ -174,22 +197,7 @@ class RunKeeper:
         learner.seed_other_ranks(state.step)  # A new rank has no saved state.
         states = load_tensors(path / RNG)
         with _checkpoint_errors(path / RNG, "random state"):
-            tensors.restore_rng(states, ranks)
-        changes = environment_changes(
-            state.environment, self.environment, any_world_size=learner.exact
-        )
-        exactly = f"not bit for bit ({'; '.join(changes)})" if changes else "exactly"
-        say(f"resumed {exactly} from {path} at step {state.step}")
-        if ranks.is_main:
-            store.remove_leftovers(self.run_dir)
-        config = learner.config.model_dump(mode="json")
-        now = state.model_copy(update={"config": config})
-        place, seconds = (state.step, iteration, state.position), state.seconds or 0.0
-        progress = Progress(*place, seconds=seconds, callbacks=state.callbacks or {})
-        if state.scored_on == now.scored_on:
-            progress.best_score, progress.best_step = state.best_score, state.best_step
-            progress.measure = state.measure
-        return progress
+            tensors.restore_rng(states, learner.ranks)
 
 
 def _iteration(checkpoint: Checkpoint, config: TrainConfig) -> int:

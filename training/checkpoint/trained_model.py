@@ -148,15 +148,7 @@ class TrainedModel:
 
         require_backend(arch.kernel, device, arch.forward_dtype)
         tensors = load_weights(self.weights, averaged=averaged)
-        facts = self.facts
-        if facts is None:
-            # Published trainers do not record the number of puzzles.
-            table = tensors.get("model.inner.puzzle_emb.weights")
-            rows = len(table) if table is not None and table.ndim else 1
-            facts = replace(data, num_puzzle_identifiers=rows)
-        facts = replace(facts, kind=data.kind or facts.kind)
-        if arch.any_canvas:
-            facts = replace(facts, seq_len=data.seq_len, vocab_size=data.vocab_size)
+        facts = self._facts_for(data, tensors, any_canvas=arch.any_canvas)
         self.require_fit(data, source, facts)
         with torch.device("meta"):
             # Takes no memory, whatever size the configuration asks for.
@@ -172,6 +164,20 @@ class TrainedModel:
             model = build_model(arch, facts)
         restore_model(model, tensors, self.weights)
         return model.to(device).eval()
+
+    def _facts_for(
+        self, data: DataFacts, tensors: Mapping[str, "torch.Tensor"], *, any_canvas: bool
+    ) -> DataFacts:
+        """Return the facts to build the model with: those of its training, or else of `data`."""
+        facts = self.facts
+        if facts is None:
+            # Published trainers do not record the number of puzzles.
+            table = tensors.get("model.inner.puzzle_emb.weights")
+            rows = len(table) if table is not None and table.ndim else 1
+            facts = replace(data, num_puzzle_identifiers=rows)
+        if any_canvas:
+            facts = replace(facts, seq_len=data.seq_len, vocab_size=data.vocab_size)
+        return replace(facts, kind=data.kind or facts.kind)
 
 
 def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
