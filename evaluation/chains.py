@@ -18,15 +18,16 @@ import torch
 from torch import Tensor
 
 from dataset.format.schema import IGNORE_LABEL_ID
-from dataset.kinds.base import Kind, Views, known_kind
+from dataset.kinds.base import Kind, Views
 from evaluation import table
 from evaluation.config import Choice, ThinkingSettings
 from evaluation.energy import NUM_PATTERNS, HopfieldEnergy, learned_energy
 from evaluation.metrics import Estimate, wilson
+from evaluation.puzzles import kind_of_many_answers
 from evaluation.think import Forward, Step, chain_steps, evaluating
 from evaluation.views import Seen, seen_by_chains
 from models.act import ACTLossHead
-from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
+from puzzle_dataset import Batch, EvalBatches
 from runtime.errors import ConfigError
 from runtime.progress import bar
 from runtime.ranks import Ranks
@@ -165,7 +166,7 @@ def think_longer(
         for num_chains in sorted(set(settings.chains))
         for select in _choices(settings, num_chains)
     ]
-    kind = _many_answers(batches.dataset)
+    kind = kind_of_many_answers(batches.dataset)
     runner = _ChainRunner(forward, model, ranks, settings, views, read_at, lines, kind, energy)
     judged: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
     first_row = ranks.rank * batches.local_batch_size
@@ -343,7 +344,7 @@ def fit_energy(
     Raises:
         ConfigError: all these chains are right, or none is; raised on all ranks.
     """
-    kind, number = _many_answers(batches.dataset), min(8, max(settings.chains))
+    kind, number = kind_of_many_answers(batches.dataset), min(8, max(settings.chains))
     runner = _ChainRunner(forward, model, ranks, settings, views, [], [], kind, None)
     first_row = ranks.rank * batches.local_batch_size
     found = list[tuple[Tensor, ...]]()
@@ -368,12 +369,6 @@ def fit_energy(
         raise ConfigError(problem)
     ranks.broadcast_(list(energy.parameters()))
     return energy.to(ranks.device)
-
-
-def _many_answers(dataset: PuzzleDataset) -> Kind | None:
-    """Return the puzzles' kind if they have several right answers."""
-    kind = known_kind(dataset.kind)
-    return kind if kind and kind.many_answers else None
 
 
 def _choices(settings: ThinkingSettings, num_chains: int) -> list[Choice]:

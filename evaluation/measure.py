@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dataset.kinds.base import Kind
 from evaluation import chains
 from evaluation.config import Halting
 from evaluation.evaluators.base import AnsweredRows, Evaluator
@@ -23,6 +24,7 @@ from evaluation.headline import headline_of
 from evaluation.job import Job, beside, global_batch_size
 from evaluation.metrics import SetResult, summarize
 from evaluation.outputs import OutputError, Outputs, write_json_files
+from evaluation.puzzles import kind_of_many_answers
 from evaluation.records import Answers
 from evaluation.report import Evaluation, flatten, report, report_chains
 from evaluation.think import AnsweredBatch, Forward, answered_batches, evaluating
@@ -67,7 +69,8 @@ def in_one_pass(
     Raises:
         ConfigError: a file cannot be written.
     """
-    config = job.config
+    config, kind = job.config, kind_of_many_answers(job.dataset)
+    answers = Answers(job.facts.vocab_size, kind) if config.save_records else None
     try:
         with Outputs(beside(job.output, "_outputs"), config.save_outputs, batches, ranks) as save:
             evaluation = evaluate(
@@ -77,7 +80,7 @@ def in_one_pass(
                 ranks,
                 halting=config.halting,
                 save=save,
-                answers=Answers(job.facts.vocab_size) if config.save_records else None,
+                answers=answers,
                 evaluators=job.evaluators,
                 show_progress=ranks.is_main,
                 seed=config.seed,
@@ -163,7 +166,8 @@ def evaluate(
     """
     first_row = ranks.rank * batches.local_batch_size
     notes_right = answers is not None and halting != "q"
-    values = _Values(model, notes_right=notes_right)
+    kind = kind_of_many_answers(batches.dataset) if answers is not None else None
+    values = _Values(model, kind, notes_right=notes_right)
     for evaluator in evaluators.values():
         evaluator.begin()
 
@@ -190,13 +194,15 @@ def evaluate(
 class _Values:
     """Collects the values of this rank's rows, by set; for their names see `Evaluation.records`."""
 
-    def __init__(self, model: ACTLossHead, *, notes_right: bool) -> None:
+    def __init__(self, model: ACTLossHead, kind: Kind | None, *, notes_right: bool) -> None:
         self._halts = model.halting_head is not None
+        self._kind = kind
         # Evaluations have no target for q_continue.
         self._metrics = [name for name in model.metric_names if name != "q_continue_loss"]
         steps = range(1, model.model.eval_max_steps + 1) if notes_right else ()
         right = (f"right_after_{step}" for step in steps)
-        self._names = [*self._metrics, "q_halt", "clues", *right]
+        valid = ["valid"] if kind else []
+        self._names = [*self._metrics, "q_halt", "clues", *right, *valid]
         self._rows: dict[str, list[Tensor]] = defaultdict(list)
 
     def add(self, answered: AnsweredBatch, step: LossOutput) -> None:
@@ -208,6 +214,10 @@ class _Values:
             (examples["inputs"] == examples["labels"]).sum(-1).float(),
             *(() if answered.right is None else answered.right.unbind(-1)),
         ]
+        if self._kind is not None:
+            preds = step.outputs["logits"].argmax(-1).int().cpu().numpy()
+            valid = self._kind.holds(answered.batch.inputs, preds)[0]
+            columns.append(torch.from_numpy(valid).to(q_halt))
         self._rows[answered.set_name].append(torch.stack(columns, dim=-1))
 
     def finish(

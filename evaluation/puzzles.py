@@ -9,7 +9,7 @@ from dataset.format.files import read_json
 from dataset.format.reading import load_metadata
 from dataset.format.schema import BLANK_NAME, IDENTIFIERS_NAME, IGNORE_LABEL_ID, METADATA_NAME
 from dataset.kinds import KINDS
-from dataset.kinds.base import Kind, Puzzle, kind_named, kinds_with
+from dataset.kinds.base import Kind, Puzzle, kind_named, kinds_with, known_kind
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
@@ -52,6 +52,12 @@ def kind_of_data(dataset: PuzzleDataset) -> Kind:
         several = "several kinds of puzzles have this number of cells and tokens"
         raise DatasetError(f"{path}: {several}; add the name of the right one as its kind")
     return kind
+
+
+def kind_of_many_answers(dataset: PuzzleDataset) -> Kind | None:
+    """Return the puzzles' kind if they may have several right answers."""
+    kind = known_kind(dataset.kind)
+    return kind if kind and kind.many_answers else None
 
 
 def parse_puzzle(text: str, kind: Kind | None) -> Puzzle:

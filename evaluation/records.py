@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dataset.format.schema import IGNORE_LABEL_ID
-from dataset.kinds.base import known_kind
+from dataset.kinds.base import Kind, known_kind
 from evaluation.evaluators.base import Gather
 from puzzle_dataset import PuzzleDataset
 
@@ -41,9 +41,12 @@ def size_of_answers(dataset: PuzzleDataset, set_name: str, number: int) -> dict[
 
 
 class Answers:
-    """Collects the answers of this rank, batch by batch, and summarizes all ranks."""
+    """Collects the answers of this rank, batch by batch, and summarizes all ranks. With the `kind`
+    of puzzles that have several right answers, an answer that keeps the rules is right.
+    """
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, kind: Kind | None = None) -> None:
+        self._kind = kind
         self._vocab_size = vocab_size if vocab_size <= _MAX_VOCABULARY else 0
         self._sets: dict[str, _SetSummary] = {}
 
@@ -61,6 +64,9 @@ class Answers:
         q_halt, confidence = values.get("q_halt"), values.get("confidence")
         summary = self._sets.setdefault(set_name, _SetSummary(self._vocab_size))
         labelled = labels != IGNORE_LABEL_ID
+        if self._kind is not None:
+            is_valid = self._kind.holds(inputs, preds)[0]
+            labels = np.where(labelled & is_valid[:, None], preds, labels)
         is_right = labelled & (preds == labels)
         summary.count_tokens(labels[labelled], preds[labelled])
         if confidence is not None:

@@ -23,7 +23,7 @@ from runtime.files import write_together
 
 _SHARES = ("exact_accuracy", "accuracy", "q_halt_accuracy")
 _MEANS = ("steps", "lm_loss", "q_halt_loss")
-_RECORDED = ("clues", "exact_accuracy", "accuracy", "steps", "q_halt")
+_RECORDED = ("clues", "valid", "exact_accuracy", "accuracy", "steps", "q_halt")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Evaluation:
         findings: of each evaluator.
         records: the rows' values of each set by name, [num_examples] in test order: the metrics,
             `count` (1 if the row has labels), `q_halt` (a probability; NaN without this head),
-            `clues` (cells given by the puzzle); with save_records also `right_after_K` (1 if the
+            `clues` (cells given by the puzzle); with save_records also `valid` (1 if an answer of
+            several keeps the rules, else 0) and `right_after_K` (1 if the
             answer after ACT step K is right) for each K.
         answers: the summary of each set from `evaluation.records.Answers`, with save_records.
     """

@@ -25,6 +25,7 @@ _DIFFICULTIES = {
 # Columns that say whether an answer is right, with their names in the figures.
 _RIGHT = {
     "solved": "solved by search",
+    "valid": "valid",
     "exact_accuracy": "right",
     "at_halt_exact_accuracy": "right at the halt",
     "at_once": "right at once",
@@ -148,8 +149,9 @@ def reliability_figure(result: Result) -> Figure | None:
     data: list[dict[str, Any]] = []
     records = result.records
     if records is not None and "q_halt" in records and "exact_accuracy" in records:
-        known = np.isfinite(records["q_halt"]) & np.isfinite(records["exact_accuracy"])
-        q, right = records["q_halt"][known], records["exact_accuracy"][known] > 0
+        q, right = records["q_halt"], records.get("valid", records["exact_accuracy"])
+        known = np.isfinite(q) & np.isfinite(right)
+        q, right = q[known], right[known] > 0
         tenths = np.clip((q * _TENTHS).astype(int), 0, _TENTHS - 1)
         bins = [tenths == tenth for tenth in range(_TENTHS)]
         means = [float(q[rows].mean()) if rows.any() else None for rows in bins]

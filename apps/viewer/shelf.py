@@ -298,13 +298,14 @@ class Records:
             names = next(rows, [])
             for cells in rows:
                 line = dict(zip(names, cells, strict=True))
-                if "exact_accuracy" not in line:
-                    line["exact_accuracy"] = line["solved"]  # The name in a search.
+                # Of a search `solved`, of puzzles with several right answers `valid`.
+                right = next(name for name in ("solved", "valid", "exact_accuracy") if name in line)
+                line["exact_accuracy"] = line[right]
                 row = self.data.starts[line.pop("set")] + int(line.pop("index"))
                 values = {name: number_in(line[name]) for name in _FIGURES if name in line}
                 if values["exact_accuracy"] is not None:
                     found[row] = {n: value for n, value in values.items() if value is not None}
-        except (KeyError, ValueError, csv.Error):
+        except (KeyError, StopIteration, ValueError, csv.Error):
             raise DatasetError(f"{self.path}: not the records of an evaluation") from None
         return found
 

@@ -337,6 +337,9 @@ def test_mistakes_of_an_evaluation_come_with_the_surest_first(
     path.write_text("set,index,exact_accuracy,q_halt,odd\nall,1,0,nan,inf\nall,2,0,0.5,x\n")
     answer = opened([sudoku_run], []).ask("rows", **RECORDS)
     assert [row["row"] for row in answer["rows"]] == [2, 1]
+    path.write_text("set,index,valid,exact_accuracy,q_halt\nall,1,1,0,0.5\nall,2,0,0,0.5\n")
+    answer = opened([sudoku_run], []).ask("rows", **RECORDS)
+    assert [row["row"] for row in answer["rows"]] == [2]
 
 
 def test_an_evaluation_comes_with_the_data_that_it_measured(

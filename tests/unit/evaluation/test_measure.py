@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from dataset import build_puzzle_dataset
 from dataset.format.schema import PuzzleSet
 from dataset.format.writing import write_split
+from dataset.kinds.queens import QUEENS
 from evaluation.measure import evaluate
 from evaluation.metrics import SetResult
+from evaluation.records import Answers
 from models.act import ACTLossHead, LossOutput
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks
@@ -111,3 +114,33 @@ def test_rows_without_labels_and_empty_sets(
     assert (results["all"].num_examples, results["all"].count) == (24, 22)
     assert values_of(results["all"]) == pytest.approx(one_by_one(model, dataset), abs=1e-6)
     assert results["none"] == SetResult(0, 0, {})
+
+
+def test_any_of_several_right_answers_is_right_in_the_records(
+    make_model: Make, tmp_path: Path
+) -> None:
+    flags = "--kind queens --size 8 --subsample-size 1 --test-size 5"
+    build_puzzle_dataset.make([*flags.split(), f"--output-dir={tmp_path / 'q'}"])
+    queens = PuzzleDataset([tmp_path / "q"], "test")
+    model, rows = make_model(queens), queens.sets["all"]
+    boards = [board.reshape(8, 8) for board in rows.inputs.astype(np.uint8)]
+    solutions = [[one.reshape(-1) for one in QUEENS.solutions(board)] for board in boards]
+    others = [
+        [one for one in own if (one != label).any()] or own
+        for own, label in zip(solutions, rows.labels, strict=True)
+    ]
+    preds = np.array([own[0] for own in others])
+    preds[0] = 1  # No queen at all.
+    logits = torch.nn.functional.one_hot(torch.tensor(preds).long(), 3).float()
+    zeros = {name: torch.zeros(5) for name in ("q_halt_logits", "q_continue_logits")}
+    model.model.inner.read = lambda *_: {"logits": logits, **zeros}  # type: ignore
+    batches, ranks = EvalBatches(queens, global_batch_size=5), Ranks("cpu")
+    found = evaluate(model, model, batches, ranks, answers=Answers(3, QUEENS))
+    same = (preds == rows.labels).all(1)
+    assert not same[1:].all()
+    assert found.records["all"]["exact_accuracy"].tolist() == same.tolist()
+    assert found.records["all"]["valid"].tolist() == [0, 1, 1, 1, 1]
+    failures = found.answers["all"]["failures"]
+    assert {one["index"] for part in failures.values() for one in part} == {0}
+    wrong = int((rows.labels[0] != 1).sum())
+    assert found.answers["all"]["confusion"][2] == [0, wrong, int((preds == 2).sum())]
