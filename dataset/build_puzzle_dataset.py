@@ -28,7 +28,8 @@ from runtime.registry import import_plugins
 from runtime.streams import Stream, random_words
 
 _MOST_ANSWERS = 10_000  # found for a puzzle
-_NOT_GENERATED = ("sudoku", "maze", "arc", "mixed")  # They have builders of their own.
+# Without a generator of the kind; listed, so that --help need not load the kinds.
+_NOT_GENERATED = ("sudoku", "maze", "arc", "mixed")
 
 
 class KindBuild(PuzzleBuild):

@@ -27,7 +27,7 @@ from evaluation.outputs import OutputError, Outputs, write_json_files
 from evaluation.puzzles import kind_of_many_answers
 from evaluation.records import Answers
 from evaluation.report import Evaluation, flatten, report, report_chains
-from evaluation.think import AnsweredBatch, Forward, answered_batches, evaluating
+from evaluation.think import AnsweredBatch, Forward, answered_batches, evaluating, valid_rows
 from models.act import ACTLossHead, LossOutput
 from puzzle_dataset import EvalBatches
 from runtime.errors import ConfigError
@@ -166,7 +166,7 @@ def evaluate(
     """
     first_row = ranks.rank * batches.local_batch_size
     notes_right = answers is not None and halting != "q"
-    kind = kind_of_many_answers(batches.dataset) if answers is not None else None
+    kind = answers.kind if answers is not None else None
     values = _Values(model, kind, notes_right=notes_right)
     for evaluator in evaluators.values():
         evaluator.begin()
@@ -175,16 +175,18 @@ def evaluate(
         ranks.mark(f"batch {number + 1} of the evaluation", long=True)
         before_batch()
 
-    done = answered_batches(forward, model, batches, ranks, halting, begin, seed, notes_right)
+    done = answered_batches(forward, model, batches, ranks, halting, begin, seed, notes_right, kind)
     total = len(batches)
     with evaluating(model, ranks, first_row):
         for answered in bar(done, "evaluating", "batches", total=total, show=show_progress):
             step = model.measure(answered.carry)
-            values.add(answered, step)
+            shown = answered.carry.examples["inputs"], step.outputs["logits"]
+            valid = None if kind is None else valid_rows(kind, *shown)
+            values.add(answered, step, valid)
             if save is not None:
                 save.write(answered.set_name, step, answered.count)
             if evaluators or answers is not None:
-                _pass_on(answered, step, first_row, evaluators, answers, model)
+                _pass_on(answered, step, valid, first_row, evaluators, answers, model)
     sets, records = values.finish(batches.num_examples, ranks)
     findings = {name: one.finish(ranks.gather_objects) for name, one in evaluators.items()}
     recorded = answers.finish(ranks.gather_objects) if answers else {}
@@ -196,7 +198,6 @@ class _Values:
 
     def __init__(self, model: ACTLossHead, kind: Kind | None, *, notes_right: bool) -> None:
         self._halts = model.halting_head is not None
-        self._kind = kind
         # Evaluations have no target for q_continue.
         self._metrics = [name for name in model.metric_names if name != "q_continue_loss"]
         steps = range(1, model.model.eval_max_steps + 1) if notes_right else ()
@@ -205,7 +206,7 @@ class _Values:
         self._names = [*self._metrics, "q_halt", "clues", *right, *valid]
         self._rows: dict[str, list[Tensor]] = defaultdict(list)
 
-    def add(self, answered: AnsweredBatch, step: LossOutput) -> None:
+    def add(self, answered: AnsweredBatch, step: LossOutput, valid: Tensor | None) -> None:
         """Add a batch, measured after its last step."""
         examples, q_halt = step.carry.examples, step.outputs["q_halt_logits"].float().sigmoid()
         columns = [
@@ -213,11 +214,8 @@ class _Values:
             q_halt if self._halts else torch.full_like(q_halt, torch.nan),
             (examples["inputs"] == examples["labels"]).sum(-1).float(),
             *(() if answered.right is None else answered.right.unbind(-1)),
+            *(() if valid is None else [valid]),
         ]
-        if self._kind is not None:
-            preds = step.outputs["logits"].argmax(-1).int().cpu().numpy()
-            valid = self._kind.holds(answered.batch.inputs, preds)[0]
-            columns.append(torch.from_numpy(valid).to(q_halt))
         self._rows[answered.set_name].append(torch.stack(columns, dim=-1))
 
     def finish(
@@ -243,6 +241,7 @@ class _Values:
 def _pass_on(
     answered: AnsweredBatch,
     step: LossOutput,
+    valid: Tensor | None,
     first_row: int,
     evaluators: Mapping[str, Evaluator],
     answers: Answers | None,
@@ -265,6 +264,7 @@ def _pass_on(
     wanted = {
         "q_halt": model.halting_head and torch.from_numpy(own.q_halt_logits).sigmoid(),
         "confidence": output and step.outputs[output].float().sigmoid(),
+        "valid": valid,
         "right": answered.right,
         "after": answered.answers,
     }

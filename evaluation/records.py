@@ -46,7 +46,7 @@ class Answers:
     """
 
     def __init__(self, vocab_size: int, kind: Kind | None = None) -> None:
-        self._kind = kind
+        self.kind = kind
         self._vocab_size = vocab_size if vocab_size <= _MAX_VOCABULARY else 0
         self._sets: dict[str, _SetSummary] = {}
 
@@ -57,16 +57,16 @@ class Answers:
             rows: integers [n], their numbers in the set.
             values: `inputs`, `labels` and `preds`, integers [n, S] tokens, labels -100 where
                 ignored. If known, `q_halt`, float [n], and `confidence`, float [n, S], how sure the
-                model is of each answer and each cell; `right` [n, steps], nonzero if the answer was
+                model is of each answer and each cell; `valid` [n], nonzero if the answer is right
+                though it may differ from the labels; `right` [n, steps], nonzero if the answer was
                 right after a step, and `after`, integers [n, first steps, S], the tokens after it.
         """
         inputs, labels, preds = (values[name] for name in ("inputs", "labels", "preds"))
         q_halt, confidence = values.get("q_halt"), values.get("confidence")
         summary = self._sets.setdefault(set_name, _SetSummary(self._vocab_size))
         labelled = labels != IGNORE_LABEL_ID
-        if self._kind is not None:
-            is_valid = self._kind.holds(inputs, preds)[0]
-            labels = np.where(labelled & is_valid[:, None], preds, labels)
+        if (valid := values.get("valid")) is not None:
+            labels = np.where(labelled & (valid > 0)[:, None], preds, labels)
         is_right = labelled & (preds == labels)
         summary.count_tokens(labels[labelled], preds[labelled])
         if confidence is not None:

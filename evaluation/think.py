@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dataset.kinds.base import Kind
 from evaluation.config import Halting, ThinkingSettings
 from models.act import ACTCarry, ACTLossHead, Drawn, LossOutput
 from models.draws import ROW_KEYS, RowDraws, noise_table
@@ -193,6 +194,7 @@ def answered_batches(
     begin: Callable[[int], None],
     seed: int = 0,
     notes_right: bool = False,
+    kind: Kind | None = None,
 ) -> Iterator[AnsweredBatch]:
     """Run a model in evaluation mode on all batches, and yield them in order.
 
@@ -203,6 +205,7 @@ def answered_batches(
         begin: called before each batch with its number.
         seed: of the random numbers that rows draw.
         notes_right: note which rows are right after each step; not with halting=q.
+        kind: of puzzles with several right answers; then each is right.
     """
     if halting == "q":
         yield from _Slots(model, batches, ranks, seed).run(forward, begin)
@@ -212,12 +215,17 @@ def answered_batches(
         begin(number)
         arrays = with_draws(batch.arrays(), model, seed, start + first_row)
         examples = ranks.on_device(arrays)
-        took = _all_steps(forward, model, examples, notes_right=notes_right)
+        took = _all_steps(forward, model, examples, kind, notes_right=notes_right)
         yield AnsweredBatch(set_name, batch, count, start, *took)
 
 
 def _all_steps(
-    forward: Forward, model: ACTLossHead, examples: Examples, *, notes_right: bool = False
+    forward: Forward,
+    model: ACTLossHead,
+    examples: Examples,
+    kind: Kind | None = None,
+    *,
+    notes_right: bool = False,
 ) -> tuple[ACTCarry, Tensor | None, Tensor | None]:
     """Run all ACT steps on fresh examples. Return the carry, `AnsweredBatch.right` and
     `AnsweredBatch.answers`.
@@ -229,13 +237,23 @@ def _all_steps(
         if notes_right:
             answer = act.inner.answer(act.answer_of(carry), carry.examples)
             logits = act.inner.heads["lm"].read(answer)["logits"]
-            right.append(Targets.of(carry.examples, logits).whole_right.float())
+            if kind is None:
+                right.append(Targets.of(carry.examples, logits).whole_right.float())
+            else:
+                right.append(valid_rows(kind, carry.examples["inputs"], logits))
             if len(answers) < NUM_ANSWERS:
                 answers.append(logits.argmax(-1).short())
     assert carry is not None  # A model takes at least one step.
     if not right:
         return carry, None, None
     return carry, torch.stack(right, -1), torch.stack(answers, 1)
+
+
+def valid_rows(kind: Kind, inputs: Tensor, logits: Tensor) -> Tensor:
+    """Return which answers, logits [b, S, V], keep the rules of a kind, float32 [b]: 1 or 0."""
+    preds = logits.argmax(-1).int().cpu().numpy()
+    valid = kind.holds(inputs.cpu().numpy(), preds)[0]
+    return torch.from_numpy(valid).float().to(logits.device)
 
 
 # Slots that are refilled

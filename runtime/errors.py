@@ -27,7 +27,9 @@ class DatasetError(ValueError):
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is missing, damaged or does not fit; the message names the file."""
+    """A checkpoint is missing, damaged or does not fit, or a run's file cannot be written; the
+    message names the file.
+    """
 
 
 class NonFiniteError(ArithmeticError):

@@ -4,6 +4,7 @@ A task becomes a data set and a run of its own, in a folder beside the submissio
 and evaluated by the code of the usual commands. So a killed adaptation goes on where it stood.
 """
 
+import errno
 import json
 import math
 import re
@@ -32,7 +33,15 @@ from dataset.kinds.base import Puzzle
 from evaluation.config import EvalConfig
 from evaluation.evaluators.arc import attempts_of
 from evaluation.job import Job, prepare, require_writable
-from runtime.errors import ConfigError, DatasetError, LockedError, Preempted, disk_errors, exit_code
+from runtime.errors import (
+    REFUSALS,
+    ConfigError,
+    DatasetError,
+    LockedError,
+    Preempted,
+    disk_errors,
+    exit_code,
+)
 from runtime.files import write_atomically
 from runtime.process import env_world_size
 from runtime.schema import Count, CountOrZero, Duration, Schema, seconds_of
@@ -65,6 +74,7 @@ _MODEL_NAME = re.compile("(alone|run)[0-9]*")
 _FEWEST_ROWS = 4
 _LONGEST_NAME = 200
 _NO_MEMORY = re.compile("out of memory|allocate memory")
+_NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, *REFUSALS)
 _FROZEN = {"rows": True, "heads": "trunk", "all": False}
 # Settings of pretrain.py that an adaptation sets itself; the second ones if it has a checkpoint.
 _SET = "max_time max_steps epochs limit_train_batches eval_split evaluators load_puzzle_rows"
@@ -182,17 +192,21 @@ def _adapt_to_all(
         if limit:
             left = seconds_of(limit) - (time.monotonic() - began)
             budget = left / (len(parts) - number)
+        try:
+            result = adapter.adapt(part, limits[part.name], budget)
+        except OSError as error:
+            if error.errno not in _NOT_WRITABLE:
+                raise
+            raise ConfigError(f"{output.parent}: {error.strerror}") from None
+        except Exception as error:
+            failed += 1
+            if not is_of_part(error) or failed == len(parts):
+                raise
+            warn(f"{part.name}: {error}; its answers are empty")
+            result = unanswered("it failed")
+        answers |= result.pop("answers")
+        told[part.name] = result
         with disk_errors(output.parent, ConfigError):
-            try:
-                result = adapter.adapt(part, limits[part.name], budget)
-            except Exception as error:
-                failed += 1
-                if not is_of_part(error) or failed == len(parts):
-                    raise
-                warn(f"{part.name}: {error}; its answers are empty")
-                result = unanswered("it failed")
-            answers |= result.pop("answers")
-            told[part.name] = result
             write_atomically(output, json.dumps(answers) + "\n")
             write_atomically(_beside(output, "_steps.json"), json.dumps(told, indent=1) + "\n")
         say(f"{number + 1}/{len(parts)} {part.name}: {_described(result)}")
@@ -514,17 +528,18 @@ class Adapter:
         return False
 
     def _batch_size(self, seq_len: int) -> int:
-        """Return the rows of a batch: fewer on a large canvas. Shards and micro-batches share them
-        equally.
+        """Return the rows of a batch: fewer on a large canvas, and as many in each shard and
+        micro-batch.
         """
         config, cells, fewest = self.config, self.settings.adapt.cells, 1
         if cells is None:
             cells = _CELLS_OF_FITTING if self._fits_canvas else _CELLS
             fewest = _FEWEST_ROWS
         shards = config.num_shards(1)
-        rows = max(fewest, cells // seq_len) // shards or 1
-        rows -= rows % min(config.micro_batch_size or rows, rows)
-        return min(config.global_batch_size, shards * rows)
+        of_shard = max(1, max(fewest, cells // seq_len) // shards)
+        if config.micro_batch_size and config.micro_batch_size < of_shard:
+            of_shard -= of_shard % config.micro_batch_size
+        return min(config.global_batch_size, shards * of_shard)
 
     def _start_rows(self, part: Part) -> str | int | None:
         """Return what the part's rows of the puzzle embedding start at."""

@@ -117,7 +117,7 @@ class Model:
         data, records = shelf.offered(self)
         readable = [shelf.data[n] for n in data if shelf.data[n].known_kind]
         tells = trained.facts is not None and kind is not None  # Published ones do not.
-        if not tells and len({each.kind for each in readable}) == 1:
+        if not tells and len({(each.kind, each.size) for each in readable}) == 1:
             kind, size = readable[0].kind, readable[0].size
         kind = kind or SUDOKU
         return {

@@ -132,14 +132,14 @@ def test_any_of_several_right_answers_is_right_in_the_records(
     preds = np.array([own[0] for own in others])
     preds[0] = 1  # No queen at all.
     logits = torch.nn.functional.one_hot(torch.tensor(preds).long(), 3).float()
-    zeros = {name: torch.zeros(5) for name in ("q_halt_logits", "q_continue_logits")}
-    model.model.inner.read = lambda *_: {"logits": logits, **zeros}  # type: ignore
+    model.model.inner.heads["lm"].read = lambda _: {"logits": logits}  # type: ignore
     batches, ranks = EvalBatches(queens, global_batch_size=5), Ranks("cpu")
     found = evaluate(model, model, batches, ranks, answers=Answers(3, QUEENS))
     same = (preds == rows.labels).all(1)
     assert not same[1:].all()
     assert found.records["all"]["exact_accuracy"].tolist() == same.tolist()
     assert found.records["all"]["valid"].tolist() == [0, 1, 1, 1, 1]
+    assert found.records["all"]["right_after_1"].tolist() == [0, 1, 1, 1, 1]
     failures = found.answers["all"]["failures"]
     assert {one["index"] for part in failures.values() for one in part} == {0}
     wrong = int((rows.labels[0] != 1).sum())
