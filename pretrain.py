@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from evaluation.evaluators.base import Evaluator, build_evaluators
 from puzzle_dataset import PuzzleDataset
-from runtime.errors import CheckpointError
+from runtime.errors import CheckpointError, Preempted
 from runtime.process import (
     delay_sigterm,
     env_max_restarts,
@@ -66,6 +67,7 @@ def run(config: TrainConfig) -> Path:
         evaluators = build_evaluators(config.active_evaluators, test_set)
         evaluators |= build_evaluators(config.inherited_evaluators, test_set, warn)
     start = Start(config, train_set, test_set, evaluators, train_set.fingerprint())
+    is_named = config.checkpoint_path is not None or config.run_name is not None
     with ExitStack() as opened:
         if env_rank() == 0:
             # Rank 0 finds the checkpoint for all: on a network file system the other ranks may see
@@ -80,7 +82,13 @@ def run(config: TrainConfig) -> Path:
             if found is None and config.load_checkpoint is not None:
                 weights = find_start_weights(Path(config.load_checkpoint), warn)
                 start = start._replace(weights=weights)
-        return train(start)
+        try:
+            return train(start)
+        except Preempted as error:
+            if is_named or not str(error):
+                raise
+            path = quote(str(start.config.checkpoint_path))
+            raise Preempted(f"{error}, with checkpoint_path={path}") from None
 
 
 def train(start: Start) -> Path:

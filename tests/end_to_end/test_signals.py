@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +40,22 @@ def test_a_signal_saves_at_the_end_of_the_step_and_stops(
     assert [record["step"] for record in files.train_records] == list(range(1, step + 1))
     signal_at(0)
     assert run().digest() == whole.digest()
+
+
+def test_a_run_without_a_name_tells_its_folder(
+    tiny_settings: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    signal_at: Callable[..., None],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = [one for one in tiny_settings if not one.startswith("checkpoint_path=")]
+    signal_at(3, signal.SIGTERM)
+    told = "the same command resumes the run, with checkpoint_path="
+    with pytest.raises(Preempted, match=told) as stopped:
+        pretrain.run(load_config(TrainConfig, "cfg_pretrain", settings))
+    (saved,) = tmp_path.glob("checkpoints/*/*/step_3")
+    assert str(stopped.value).endswith(f"={saved.parent.relative_to(tmp_path)}")
 
 
 def test_a_run_that_went_back_is_resumed_by_another_command(
