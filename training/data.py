@@ -40,6 +40,11 @@ def open_data(
     opened = partial(PuzzleDataset, fields=fields, check_values=check_values)
     train_set = opened(config.train_paths, "train")
     require_batches(config, train_set)
+    if len(train_set.sets) > 1 and (epochs := config.epochs_per_iteration) > 1:
+        warn(
+            f"the {len(train_set.sets)} sets are learned one after the other, each for {epochs}"
+            " epochs; eval_interval=1 takes turns after each epoch"
+        )
     if (split := config.eval_split) is None:
         return train_set, None
     if not any((Path(path) / split).exists() for path in config.test_paths):

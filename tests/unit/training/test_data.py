@@ -50,6 +50,18 @@ def test_both_splits_are_opened_and_test_folders_may_be_others(
     assert data_facts(train.metadata, train.fields).to_dict() == facts
 
 
+def test_folders_that_are_learned_one_after_the_other_are_told(
+    sudoku_data: Path, folder: Path
+) -> None:
+    for interval, told in (("null", "each for 6 epochs; eval_interval=1 takes turns"), (1, None)):
+        warnings: list[str] = []
+        settings = (f"data_paths=[{sudoku_data},{folder}]", "epochs=6", "global_batch_size=4")
+        config = configure(*settings, f"eval_interval={interval}")
+        open_data(config, check_values=True, warn=warnings.append)
+        assert len(warnings) == (told is not None)
+        assert told is None or told in warnings[0]
+
+
 def test_selection_puzzles_may_be_evaluated_or_none(folder: Path) -> None:
     shutil.copytree(folder / "test", folder / "selection")
     _, found = opened(f"data_path={folder}", "eval_split=selection")
