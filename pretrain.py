@@ -31,7 +31,14 @@ from training.checkpoint.trained_model import find_start_weights
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point, say
 from training.config.schema import TrainConfig
-from training.data import data_facts, eval_batches, open_data, require_same_data, train_batches
+from training.data import (
+    data_facts,
+    eval_batches,
+    open_data,
+    order_of_sets,
+    require_same_data,
+    train_batches,
+)
 from training.tracking import open_tracker, warn
 
 if TYPE_CHECKING:
@@ -62,6 +69,8 @@ def run(config: TrainConfig) -> Path:
     config.check_world_size(env_world_size())
     config.check_restarts(env_max_restarts())
     train_set, test_set = open_data(config, check_values=env_rank() == 0, warn=warn)
+    if order := order_of_sets(config, train_set):
+        warn(order)
     evaluators = {}
     if test_set is not None:
         evaluators = build_evaluators(config.active_evaluators, test_set)

@@ -40,11 +40,6 @@ def open_data(
     opened = partial(PuzzleDataset, fields=fields, check_values=check_values)
     train_set = opened(config.train_paths, "train")
     require_batches(config, train_set)
-    if len(train_set.sets) > 1 and (epochs := config.epochs_per_iteration) > 1:
-        warn(
-            f"the {len(train_set.sets)} sets are learned one after the other, each for {epochs}"
-            " epochs; eval_interval=1 takes turns after each epoch"
-        )
     if (split := config.eval_split) is None:
         return train_set, None
     if not any((Path(path) / split).exists() for path in config.test_paths):
@@ -67,6 +62,15 @@ def open_data(
     batches = max(-(-arrays.num_examples // size) for arrays in test_set.sets.values())
     _require_within("limit_eval_batches", config.limit_eval_batches, batches)
     return train_set, test_set
+
+
+def order_of_sets(config: TrainConfig, train_set: PuzzleDataset) -> str | None:
+    """Return a warning if sets are learned one after the other, each for several epochs."""
+    number, epochs = len(train_set.sets), config.epochs_per_iteration
+    if number == 1 or epochs == 1:
+        return None
+    turns = "eval_interval=1 takes turns after each epoch"
+    return f"the {number} sets are learned one after the other, each for {epochs} epochs; {turns}"
 
 
 def train_batches(

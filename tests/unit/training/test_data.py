@@ -18,6 +18,7 @@ from training.data import (
     data_facts,
     eval_batches,
     open_data,
+    order_of_sets,
     require_batches,
     require_same_data,
     scheduled_steps,
@@ -53,13 +54,15 @@ def test_both_splits_are_opened_and_test_folders_may_be_others(
 def test_folders_that_are_learned_one_after_the_other_are_told(
     sudoku_data: Path, folder: Path
 ) -> None:
-    for interval, told in (("null", "each for 6 epochs; eval_interval=1 takes turns"), (1, None)):
-        warnings: list[str] = []
-        settings = (f"data_paths=[{sudoku_data},{folder}]", "epochs=6", "global_batch_size=4")
-        config = configure(*settings, f"eval_interval={interval}")
-        open_data(config, check_values=True, warn=warnings.append)
-        assert len(warnings) == (told is not None)
-        assert told is None or told in warnings[0]
+    both = f"data_paths=[{sudoku_data},{folder}]"
+    for settings, told in (
+        ((both, "eval_interval=null"), "the 2 sets are learned one after the other, each for 6"),
+        ((both, "eval_interval=1"), None),
+        ((f"data_path={folder}", "eval_interval=null"), None),
+    ):
+        config = configure(*settings, "epochs=6", "global_batch_size=4")
+        warning = order_of_sets(config, opened(*settings, "epochs=6", "global_batch_size=4")[0])
+        assert warning is None if told is None else str(warning).startswith(told)
 
 
 def test_selection_puzzles_may_be_evaluated_or_none(folder: Path) -> None:
