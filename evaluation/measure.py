@@ -180,8 +180,8 @@ def evaluate(
     with evaluating(model, ranks, first_row):
         for answered in bar(done, "evaluating", "batches", total=total, show=show_progress):
             step = model.measure(answered.carry)
-            shown = answered.carry.examples["inputs"], step.outputs["logits"]
-            valid = None if kind is None else valid_rows(kind, *shown)
+            both = answered.carry.examples["inputs"], step.outputs["logits"].argmax(-1)
+            valid = None if kind is None else valid_rows(kind, *both).float()
             values.add(answered, step, valid)
             if save is not None:
                 save.write(answered.set_name, step, answered.count)

@@ -36,8 +36,8 @@ class Evaluation:
         records: the rows' values of each set by name, [num_examples] in test order: the metrics,
             `count` (1 if the row has labels), `q_halt` (a probability; NaN without this head),
             `clues` (cells given by the puzzle); with save_records also `valid` (1 if an answer of
-            several keeps the rules, else 0) and `right_after_K` (1 if the
-            answer after ACT step K is right) for each K.
+            several keeps the rules, else 0) and `right_after_K` (1 if it is right after ACT step K)
+            for each K.
         answers: the summary of each set from `evaluation.records.Answers`, with save_records.
     """
 

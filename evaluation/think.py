@@ -237,23 +237,23 @@ def _all_steps(
         if notes_right:
             answer = act.inner.answer(act.answer_of(carry), carry.examples)
             logits = act.inner.heads["lm"].read(answer)["logits"]
+            preds = logits.argmax(-1)
             if kind is None:
                 right.append(Targets.of(carry.examples, logits).whole_right.float())
             else:
-                right.append(valid_rows(kind, carry.examples["inputs"], logits))
+                right.append(valid_rows(kind, carry.examples["inputs"], preds).float())
             if len(answers) < NUM_ANSWERS:
-                answers.append(logits.argmax(-1).short())
+                answers.append(preds.short())
     assert carry is not None  # A model takes at least one step.
     if not right:
         return carry, None, None
     return carry, torch.stack(right, -1), torch.stack(answers, 1)
 
 
-def valid_rows(kind: Kind, inputs: Tensor, logits: Tensor) -> Tensor:
-    """Return which answers, logits [b, S, V], keep the rules of a kind, float32 [b]: 1 or 0."""
-    preds = logits.argmax(-1).int().cpu().numpy()
-    valid = kind.holds(inputs.cpu().numpy(), preds)[0]
-    return torch.from_numpy(valid).float().to(logits.device)
+def valid_rows(kind: Kind, questions: Tensor, answers: Tensor) -> Tensor:
+    """Return which answers, tokens [b, S], keep the rules and the clues of a kind, bool [b]."""
+    valid = kind.holds(questions.cpu().numpy(), answers.cpu().numpy())[0]
+    return torch.from_numpy(valid).to(answers.device)
 
 
 # Slots that are refilled

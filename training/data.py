@@ -112,6 +112,14 @@ def eval_limit(config: TrainConfig) -> int | None:
     return min(filter(None, limits), default=None)
 
 
+def ended_iterations(config: TrainConfig, steps: int) -> int:
+    """Return how many iterations a run ends whose schedule has `steps`. At max_steps it stops
+    before the evaluation that is due at that step.
+    """
+    limit, number = config.max_steps, config.num_iterations
+    return number if limit is None or limit > steps else (limit * number - 1) // steps
+
+
 def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
     """Raise ConfigError if a set does not fill a batch in an iteration (incomplete batches are
     dropped), or if there are fewer than a limit.

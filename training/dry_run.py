@@ -9,6 +9,7 @@ from runtime.errors import CheckpointError
 from runtime.text import in_columns
 from training.checkpoint.store import checkpoint_path, load_checkpoint
 from training.checkpoint.tensors import model_tensors, optimizer_tensors
+from training.data import ended_iterations
 from training.trainer import Trainer
 
 
@@ -43,10 +44,8 @@ class DryRun(Trainer):
     def _plan(self, *, evaluates: bool) -> dict[str, str]:
         """Return what the whole run would do, as figures by name."""
         config, steps = self.config, self._expected_steps()
-        per, limit = self.batches.steps_per_iteration(0), config.max_steps
-        # At max_steps a run ends before the evaluation that is due at that step.
-        whole = limit is None or limit > per * config.num_iterations
-        ended = range(1, 1 + (config.num_iterations if whole else (steps - 1) // per))
+        per = self.batches.steps_per_iteration(0)
+        ended = range(1, 1 + ended_iterations(config, per * config.num_iterations))
         due = [n for n in ended if n > config.num_unevaluated]
         saved, every = {steps}, config.checkpoint_interval
         if every:

@@ -20,7 +20,7 @@ from training.config.explain import did_you_mean, validate
 from training.config.overrides import parse_arguments, parse_overrides
 from training.config.schema import TrainConfig
 from training.config.source import CONFIG_DIR
-from training.data import eval_limit, open_data, require_folders, scheduled_steps
+from training.data import ended_iterations, eval_limit, open_data, require_folders, scheduled_steps
 
 GPUS = (1, 2, 4, 8, 64, 1000)
 PER_MACHINE = 8
@@ -166,11 +166,8 @@ class Plan:
         self.costs = lambda rows: tree_map(lambda a, b: a + (b - a) * (rows / few - 1), one, two)
         steps = scheduled_steps(config, self.data)
         self.steps = min(steps, config.max_steps or steps)
-        ended = config.num_iterations
-        if self.steps == config.max_steps:
-            # At max_steps a run ends before the evaluation that is due at that step.
-            ended = (self.steps * ended - 1) // steps
-        self.evaluations = max(ended - config.num_unevaluated, 0) if self.tests else 0
+        evaluated = ended_iterations(config, steps) - config.num_unevaluated
+        self.evaluations = max(evaluated, 0) if self.tests else 0
 
     def memory(self, rows: int, micro: int) -> dict[str, float]:
         """Return the bytes on a GPU with `rows` rows, `micro` of which pass through at once."""

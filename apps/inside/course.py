@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dataset.format.schema import IGNORE_LABEL_ID
 from dataset.kinds.base import Kind
-from evaluation.think import all_steps, steps, with_draws
+from evaluation.think import all_steps, steps, valid_rows, with_draws
 from models.act import ACTLossHead
 from models.heads.base import Examples
 from models.recurrence import Latents
@@ -62,10 +62,9 @@ class Course:
         """
         questions, labels = (self.examples[name][rows] for name in ("inputs", "labels"))
         if self.kind is not None and self.kind.many_answers:
-            questions = questions.expand(answers.shape)
-            boards = (each.reshape(-1, answers.shape[-1]).cpu() for each in (questions, answers))
-            valid = torch.from_numpy(self.kind.holds(*(each.numpy() for each in boards))[0])
-            return valid.reshape(answers.shape[:-1]).to(answers.device)
+            pair = (questions.expand(answers.shape), answers)
+            boards = (each.reshape(-1, answers.shape[-1]) for each in pair)
+            return valid_rows(self.kind, *boards).reshape(answers.shape[:-1])
         return ((answers == labels) | (labels == IGNORE_LABEL_ID)).all(-1)
 
     def states(self) -> Tensor:

@@ -182,7 +182,7 @@ class RunKeeper:
             learner.average.restart()
 
     def _restore_rows(self, checkpoint: Checkpoint, say: Callable[[str], None]) -> None:
-        """Restore the rows in progress, what is diagnosed of them, and the random state."""
+        """Restore the unfinished rows, their diagnostics and the random state."""
         path, state, learner = checkpoint.path, checkpoint.state, self.learner
         carry = tensors.load_carry(path / CARRY, learner.ranks, learner.carry)
         if carry is None:
