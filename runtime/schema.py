@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticKnownError
 
 from runtime.text import shown
 
@@ -77,7 +78,15 @@ def _plain_name(name: str) -> str:
     return name
 
 
+def _some_path(path: str) -> str:
+    # Field(min_length=1) would refuse names that are not UTF-8 in pydantic's words.
+    if not path:
+        raise PydanticKnownError("string_too_short", {"min_length": 1})
+    return path
+
+
 FolderName = Annotated[str, BeforeValidator(_number_as_name), AfterValidator(_plain_name)]
+FolderPath = Annotated[str, AfterValidator(_some_path)]
 
 
 def seconds_of(duration: object) -> int:

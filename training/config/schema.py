@@ -18,6 +18,7 @@ from runtime.schema import (
     CountOrZero,
     Duration,
     FolderName,
+    FolderPath,
     MachineSettings,
     NonNegativeFloat,
     PositiveFloat,
@@ -281,7 +282,7 @@ class RunFolderSettings(Schema):
     """null: from the data set's name"""
     run_name: FolderName | None = None
     """null: a random name"""
-    checkpoint_path: Annotated[str, Field(min_length=1)] | None = None
+    checkpoint_path: FolderPath | None = None
     """null: checkpoints/PROJECT/RUN"""
     load_checkpoint: str | None = None
     """start weights: a run, a checkpoint, or a published step_N file; not used to resume a run"""

@@ -85,6 +85,12 @@ def test_an_empty_path_is_refused() -> None:
         configure("checkpoint_path=")
 
 
+def test_a_path_that_is_not_utf_8_is_refused_by_name() -> None:
+    config = configure("checkpoint_path='a \udcff'")
+    with pytest.raises(ConfigError, match=r"^checkpoint_path=.*: the name is not UTF-8:"):
+        prepare_run_dir(Path(str(config.checkpoint_path)))
+
+
 def test_a_folder_is_created_or_the_error_names_it(tmp_path: Path) -> None:
     for _ in range(2):
         prepare_run_dir(tmp_path / "a" / "b")
