@@ -58,8 +58,8 @@ def run(job: Job) -> None:
         def operations() -> float:
             rows = len(batches) * batches.local_batch_size
             act_step = act_step_flop(arch, job.trained.facts or job.facts)
-            if config.search.chains:  # Most puzzles take at least 10 rounds.
-                return 10 * config.search.chains * rows * act_step
+            if config.search.chains:  # Hard Sudokus take about 30 rounds.
+                return 30 * config.search.chains * rows * act_step
             return max(config.chains) * rows * model.model.eval_max_steps * act_step
 
         compiling = choose_compiling(config.compile, device_type, operations=operations)

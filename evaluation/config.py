@@ -50,12 +50,14 @@ class KernelOverrides(Schema):
 
 
 class ArchOverrides(KernelOverrides):
-    """The settings of a model that an evaluation can change: also the number of steps, and the
-    `overrides` of each architecture.
+    """The settings of a model that an evaluation can change: also the number of steps and their
+    cycles, and the `overrides` of each architecture.
     """
 
     halt_max_steps: Count | None = None
     """ACT steps for every puzzle; null: the run's"""
+    H_cycles: Size | None = None
+    """cycles in an ACT step; null: the run's"""
 
     @classmethod
     def further_fields(cls) -> dict[str, FieldInfo]:

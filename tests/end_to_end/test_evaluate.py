@@ -116,6 +116,7 @@ def test_longer_thinking_has_a_table_and_a_json(
         # The run has no average.
         (["weights=last", "arch_overrides.halt_max_steps=7"], "halt_max_steps-7"),
         (["arch_overrides.attention=math", "seed=3"], "attention-math_seed3"),
+        (["arch_overrides.H_cycles=3", "steps=4"], "thinking_depth4_H_cycles-3"),
         (["evaluators=[sudoku]", "halting=q"], "at_halt_evaluators-sudoku"),
         (["probes=[path,{name:escapes,chains:16}]"], "inside-path-escapes-chains-16"),
         # The same as in the run's own evaluations.
