@@ -9,11 +9,11 @@ from math import isqrt
 from pathlib import Path
 
 from dataset.kinds.base import Views, known_kind
-from evaluation.config import EnergySettings, EvalConfig, EvalSearchSettings
+from evaluation.config import ArchOverrides, EnergySettings, EvalConfig, EvalSearchSettings
 from evaluation.evaluators.base import Evaluator, build_evaluators
 from evaluation.probes import ProbeConfig
 from evaluation.views import views_for
-from models.config import DataFacts
+from models.config import DataFacts, RecurrenceConfig
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError, DatasetError
 from runtime.process import env_world_size
@@ -55,9 +55,7 @@ def prepare(config: EvalConfig) -> Job:
         )
     if config.probes and arch.searches:
         raise ConfigError(f"probes: {trained.weights} searches; probes follow models that do not")
-    asked = config.arch_overrides.model_dump(exclude_none=True).keys()
-    if unknown := asked - type(arch).model_fields:
-        raise ConfigError(f"arch_overrides.{min(unknown)}: arch={arch.name} has no such setting")
+    require_overrides(config.arch_overrides, arch)
     require_thinking(config, trained, trained.may_halt)
     dataset = open_dataset(config, trained)
     kind = known_kind(dataset.kind)
@@ -76,6 +74,15 @@ def prepare(config: EvalConfig) -> Job:
     require_writable(output)
     settled = config, trained, dataset, facts, evaluators, batch_size, differs, output, views
     return Job(*settled, open_energy_set(config, trained, facts.seq_len))
+
+
+def require_overrides(overrides: ArchOverrides, arch: RecurrenceConfig) -> None:
+    """Raise ConfigError if an override does not change this architecture."""
+    own = type(arch).model_fields.keys()
+    if "L_cycles" not in own:  # Some ignore H_cycles, which published runs set.
+        own -= {"H_cycles"}
+    if unknown := overrides.model_dump(exclude_none=True).keys() - own:
+        raise ConfigError(f"arch_overrides.{min(unknown)}: arch={arch.name} has no such setting")
 
 
 def open_energy_set(

@@ -183,6 +183,7 @@ def test_mistakes_are_reported_before_torch_is_loaded(
         ([run, "output=/proc/nowhere/x.json"], "ConfigError", "output=/proc/nowhere/x.json"),
         ([run, f"output={tmp_path}"], "ConfigError", "is a folder"),
         ([run, f"steps={list(range(1, 200))}"], "ConfigError", "File name too long"),
+        ([run, "arch_overrides.loops=3"], "ConfigError", "loops: arch=hrm has no such setting"),
     ]
     script = tmp_path / "mistakes.py"
     code = f"""

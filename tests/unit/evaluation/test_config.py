@@ -3,7 +3,10 @@ from typing import Any
 
 import pytest
 
-from evaluation.config import EvalConfig, SolveConfig
+from evaluation.config import ArchOverrides, EvalConfig, SolveConfig
+from evaluation.job import require_overrides
+from models.transformer.config import TransformerConfig
+from models.trm.config import TRMConfig
 from runtime.errors import ConfigError
 from training.config.composition import load_config
 from training.config.source import CONFIG_DIR
@@ -57,6 +60,15 @@ def test_mistakes_are_named(overrides: str, told: list[str]) -> None:
         load_config(EvalConfig, "cfg_evaluate", given)
     assert "\n" not in str(caught.value)
     assert all(part in str(caught.value) for part in told)
+
+
+def test_an_override_must_change_the_architecture() -> None:
+    more = ArchOverrides(H_cycles=8)
+    require_overrides(more, TRMConfig())
+    with pytest.raises(
+        ConfigError, match=r"^arch_overrides.H_cycles: arch=transformer has no such"
+    ):
+        require_overrides(more, TransformerConfig())  # It has the setting, but ignores it.
 
 
 def test_null_overrides_nothing_of_an_architecture_that_is_not_there() -> None:
