@@ -6,13 +6,16 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from torch.optim import SGD
 
 from evaluation import measure
 from models.registry import build_model
 from runtime import device
 from runtime.errors import CheckpointError
+from runtime.registry import Part
 from training.checkpoint.store import EMA, MODEL
 from training.checkpoint.tensors import load_tensors
+from training.config.schema import OPTIMIZERS, OptimizerConfig
 
 EXACT, VOTED = "eval/exact_accuracy", "eval/arc/pass@2"
 EXPLORES = "arch.halt_exploration_prob=0.5"
@@ -210,6 +213,31 @@ def test_a_change_that_does_not_fit_leaves_the_folder_alone(run: Any) -> None:
         run("resume=1", "optimizer=muon", "resume_changed=true")
     assert part.steps == [1, 2, 3]
     assert content(part) == before
+
+
+def test_a_run_goes_on_with_an_optimizer_that_keeps_the_same_state(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("max_steps=2")
+    assert run("optimizer.name=adamw", "max_steps=3", "resume_changed=true").steps[-1] == 3
+    of_plugin = Part(
+        OptimizerConfig, lambda: lambda _, groups, betas: SGD(groups, momentum=0.9, fused=True), ""
+    )
+    monkeypatch.setitem(OPTIMIZERS._parts, "theirs", of_plugin)
+    run("optimizer.name=theirs", "max_steps=2", name="theirs")
+    with pytest.raises(CheckpointError, match="=adam_atan2 cannot go on from the state of theirs"):
+        run("resume_changed=true", name="theirs")
+
+
+def test_muon_goes_on_with_the_matrices_that_it_updated(run: Any) -> None:
+    muon, trunk = ("optimizer=muon", "resume_changed=true"), "optimizer.groups.trunk.params"
+    run(*muon, "max_steps=2")
+    same = run(*muon, f"{trunk}=['*H_level.*','*L_level.*']", "max_steps=3")
+    assert same.steps[-1] == 3
+    other = [f"{trunk}=['*L_level.*']"]
+    other.append("optimizer.groups.rest.params=['*H_level.*','*_head.*','*.embed_*']")
+    with pytest.raises(CheckpointError, match="=muon cannot go on from the state of muon"):
+        run(*muon, *other)
 
 
 def test_iterations_of_another_length_are_converted_or_refused(run: Any) -> None:

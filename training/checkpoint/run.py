@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from training.checkpoint.environment import environment_changes
 from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, Checkpoint, RunState
 from training.checkpoint.tensors import load_tensors
 from training.config.schema import TrainConfig
+from training.optim.groups import ParamGroup
 from training.step import Learner
 from training.tracking import Tracker
 
@@ -166,7 +168,8 @@ class RunKeeper:
         optimizer = learner.config.optimizer
         saved_by = (state.config or {}).get("optimizer")
         way = f"in a new folder, load_checkpoint={path} starts from the weights"
-        if saved_by and _muon_groups(saved_by) != _muon_groups(optimizer.model_dump()):
+        present, groups = optimizer.model_dump(), learner.groups
+        if saved_by and _state_of(saved_by, groups) != _state_of(present, groups):
             fault = f"optimizer={optimizer.name} cannot go on from the state of {saved_by['name']}"
             raise CheckpointError(f"{path}: {fault}; {way}")
         tensors.restore_model(learner.model, load_tensors(path / MODEL), path / MODEL)
@@ -216,9 +219,18 @@ def _iteration(checkpoint: Checkpoint, config: TrainConfig) -> int:
     return finished
 
 
-def _muon_groups(optimizer: dict[str, Any]) -> list[str] | None:
-    """Return the groups whose matrices have Muon's state; None: there are none."""
-    return optimizer["muon_groups"] if optimizer["name"] == "muon" else None
+def _state_of(optimizer: dict[str, Any], groups: list[ParamGroup]) -> str | set[str]:
+    """Return what optimizers must share to go on from each other's state: with muon the matrices
+    that Muon updates, else a name.
+    """
+    if optimizer["name"] in ("adam_atan2", "adamw"):
+        return "adam"
+    if optimizer["name"] != "muon":
+        return optimizer["name"]
+    updated = [optimizer["groups"][name]["params"] for name in optimizer["muon_groups"]]
+    patterns = [pattern for params in updated for pattern in params]
+    matrices = (n for group in groups for n, p in group.params.items() if p.ndim == 2)
+    return {name for name in matrices if any(fnmatchcase(name, one) for one in patterns)}
 
 
 @contextmanager

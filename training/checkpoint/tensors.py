@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 
 from models.act import ACTCarry, ACTLossHead
 from runtime.errors import CheckpointError
@@ -16,12 +16,16 @@ from runtime.ranks import Ranks
 from training.checkpoint.archive import read_state_dict
 from training.checkpoint.published import average_of
 from training.checkpoint.store import EMA, MODEL, load_checkpoint
+from training.optim.adam_atan2 import AdamATan2, PackageAdamATan2
 from training.optim.groups import ParamGroup
+from training.optim.muon import Muon
 
 _MAX_FAULTS = 100
 COMPILED_PREFIX = "_orig_mod."
 _ALL_RANKS = "all"
 _PUZZLE_TABLE = "model.inner.puzzle_emb.weights"
+# Their states have the shape of the weight, or none. A subclass may keep others.
+_OF_WEIGHTS_SHAPE = (AdamATan2, PackageAdamATan2, AdamW, Muon)
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -58,10 +62,11 @@ def restore_optimizer(
     for key, value in tensors.items():
         assert optimizer is not None, "there are groups"
         name, _, quantity = key.rpartition(".")
-        shape, expected = tuple(value.shape), tuple(own[name].shape)
+        kept = optimizer.state[own[name]]
+        known = own[name] if type(optimizer) in _OF_WEIGHTS_SHAPE else value
+        shape, expected = tuple(value.shape), tuple(kept.get(quantity, known).shape)
         if value.ndim and shape != expected:
             raise CheckpointError(f"optimizer state {key} has shape {shape}, not {expected}")
-        kept = optimizer.state[own[name]]
         if quantity in kept:  # It may be a view of a tensor that several parameters share.
             kept[quantity].copy_(value)
         else:  # A copy, because safetensors maps its tensors from the file.

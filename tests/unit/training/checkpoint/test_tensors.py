@@ -1,6 +1,6 @@
 """The parts of a run as tensors: save and restore them, on any number of ranks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -170,6 +170,36 @@ def test_an_optimizer_state_that_does_not_fit_is_refused(
     change(tensors)
     with pytest.raises(CheckpointError, match=shown):
         tensors_module.restore_optimizer(optimizer, groups, tensors)
+
+
+class ByRow(torch.optim.Optimizer):
+    """One that a plug-in may have: its states do not have the shape of the weight."""
+
+    def __init__(self, params: Iterable[nn.Parameter]) -> None:
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            if not state:
+                state.update(step=torch.zeros(1), rows=torch.zeros(len(p)))
+            state["step"] += 1
+            state["rows"] += p.grad.view(len(p), -1).square().sum(1)
+            p.sub_(p.grad, alpha=0.01)
+
+
+def test_states_of_any_shape_come_back_and_must_fit_present_ones() -> None:
+    model, _, groups = build("adamw")
+    optimizer, other = ByRow(model.parameters()), ByRow(model.parameters())
+    take_steps(model, optimizer, 0, 2)
+    saved = optimizer_tensors(optimizer, groups)
+    assert {tuple(saved[f"0.weight.{name}"].shape) for name in ("step", "rows")} == {(1,), (4,)}
+    tensors_module.restore_optimizer(other, groups, saved)
+    assert_equal(optimizer_tensors(other, groups), saved)
+    saved["0.weight.rows"] = torch.zeros(3)
+    with pytest.raises(CheckpointError, match=r"0.weight.rows has shape \(3,\), not \(4,\)"):
+        tensors_module.restore_optimizer(other, groups, saved)
 
 
 # The carry
