@@ -15,7 +15,9 @@ def is_loss(name: str) -> bool:
 
 
 def mean_metrics(sums: Mapping[str, float], num_rows: int) -> dict[str, float]:
-    """Divide losses by `num_rows`, other metrics by `sums["count"]`; at count 0 omit the others."""
+    """Divide a step's losses by `num_rows`, other metrics by `sums["count"]`; at count 0 omit the
+    others. Also omit what heads would combine: a step has too few rows for a calibration error.
+    """
     count = sums["count"]
     means = {"count": count}
     for name, value in sums.items():
@@ -23,7 +25,8 @@ def mean_metrics(sums: Mapping[str, float], num_rows: int) -> dict[str, float]:
             means[name] = value / num_rows
         elif name != "count" and count > 0:
             means[name] = value / count
-    return as_reported(means)
+    reported = as_reported(means)
+    return {name: value for name, value in means.items() if name in reported}
 
 
 def as_reported(figures: Mapping[str, float]) -> dict[str, float]:

@@ -84,7 +84,7 @@ class AuxiliaryHeadConfig(Schema):
 
     @classmethod
     def reported(cls, figures: Mapping[str, float]) -> dict[str, float]:
-        """Return the reported metrics for means over all rows. A head may combine its own means."""
+        """Return an evaluation's metrics for means over all rows. A head may combine its own."""
         return dict(figures)
 
 

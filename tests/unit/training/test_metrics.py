@@ -2,6 +2,7 @@
 
 import torch
 
+from models.heads.schemas import GAPS
 from models.metrics import mean_metrics
 from runtime.ranks import Ranks
 from training.step import MetricBlock
@@ -30,6 +31,11 @@ def test_counted_metrics_are_shares_of_count_losses_of_the_batch() -> None:
     assert mean_metrics(SUMS, 8) == {"count": 4.0, **shares, **LOSSES}
     none = SUMS | dict.fromkeys(("count", "accuracy", "exact_accuracy", "steps"), 0.0)
     assert mean_metrics(none, 8) == {"count": 0.0, **LOSSES}
+
+
+def test_what_a_head_combines_is_left_out_of_steps() -> None:
+    sums = SUMS | dict.fromkeys(GAPS, 0.5) | {"confidence_accuracy": 3.0}
+    assert mean_metrics(sums, 8) == mean_metrics(SUMS, 8) | {"confidence_accuracy": 0.75}
 
 
 def test_a_record_for_every_step_in_order() -> None:
