@@ -27,6 +27,7 @@ from runtime.schema import (
     further_field,
 )
 
+Expansion = Annotated[float, Field(strict=True, gt=0.0, le=1024.0)]
 ForwardDtype = Literal["bfloat16", "float32", "float16", "float64"]
 AttentionBackend = Literal["auto", "math", "fa2", "fa3", "fa4"]
 BACKENDS_WITH_BIAS = ("auto", "math")
@@ -99,7 +100,7 @@ class LossWeights(Schema):
 
 
 class ACTLossConfig(Schema):
-    """Cross entropy over the labelled cells plus the losses of the other heads (DESIGN "Loss")."""
+    """Cross entropy over the labelled cells plus the losses of the other heads (docs/heads.md)."""
 
     name: Literal["act"] = "act"
     """loss of the tokens"""
@@ -153,7 +154,7 @@ class RecurrenceConfig(Schema):
     """width of the states (D)"""
     num_heads: Size = 8
     """attention heads (N); must divide hidden_size"""
-    expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
+    expansion: Expansion = 4.0
     """inner width of SwiGLU / hidden_size, before the factor 2/3 and rounding up to 256"""
     mlp_t: StrictBool = False
     """true: mix the cells with a SwiGLU over the positions instead of attention"""

@@ -220,7 +220,7 @@ class LayerNorm(nn.LayerNorm):
 
 def swiglu_width(width: int, expansion: float, multiple: int = 256) -> int:
     """Return the inner width of SwiGLU: expansion * width * 2/3, rounded up to a `multiple`."""
-    return -(-round(expansion * width * 2 / 3) // multiple) * multiple
+    return -(-max(1, round(expansion * width * 2 / 3)) // multiple) * multiple
 
 
 class SwiGLU(nn.Module):

@@ -1,4 +1,4 @@
-"""Log probabilities and losses, as functions of tensors (DESIGN "Loss")."""
+"""Log probabilities and losses, as functions of tensors (docs/heads.md)."""
 
 from collections.abc import Callable
 

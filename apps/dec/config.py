@@ -1,11 +1,11 @@
 """Settings of TRM's recursion with a state for each digit in each cell."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from models.biases.sudoku.config import require_sudoku
-from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
+from models.config import ARCHITECTURES, DataFacts, Expansion, RecurrenceConfig
 from models.heads.schemas import LinearHeadConfig
 from runtime.errors import ConfigError
 from runtime.registry import imported
@@ -50,11 +50,11 @@ class DECConfig(RecurrenceConfig):
     """blocks of the network"""
     hidden_size: Size = 192
     """width of the state of a digit in a cell (D)"""
-    expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
+    expansion: Expansion = 4.0
     """inner width of SwiGLU / hidden_size, before the factor 2/3 and rounding up to 8"""
     mlp_t: StrictBool = True
     """true: mix the cells with a SwiGLU over them"""
-    cell_expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
+    cell_expansion: Expansion = 4.0
     """inner width of that SwiGLU / number of cells, before the factor 2/3"""
     units: StrictBool = False
     """true: mix the cells only by means over rows, columns, boxes and their crossings, so that the

@@ -3,9 +3,9 @@
 from typing import Literal
 
 from apps.nca.config import AnyCanvasConfig
-from models.config import ARCHITECTURES
+from models.config import ARCHITECTURES, Expansion
 from runtime.registry import imported
-from runtime.schema import NumLayers, PositiveFloat, Size, StrictBool
+from runtime.schema import NumLayers, Size, StrictBool
 
 
 class GraphConfig(AnyCanvasConfig):
@@ -27,7 +27,7 @@ class GraphConfig(AnyCanvasConfig):
     """blocks of the network"""
     hidden_size: Size = 64
     """width of the state of a cell (D)"""
-    expansion: PositiveFloat = 2.0
+    expansion: Expansion = 2.0
     """inner width of SwiGLU / hidden_size, before the factor 2/3 and rounding up to 8"""
     no_ACT_continue: StrictBool = True
     """false: learn q_continue and halt as HRM does"""

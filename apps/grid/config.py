@@ -5,21 +5,21 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from apps.dec.config import require_one_row
-from models.config import ARCHITECTURES, RecurrenceConfig
+from apps.nca.config import AnyCanvasConfig
+from models.config import ARCHITECTURES, DataFacts, Expansion
+from runtime.errors import ConfigError
 from runtime.registry import imported
-from runtime.schema import NumLayers, PositiveFloat, Size, SizeOrZero, StrictBool
+from runtime.schema import NumLayers, Size, SizeOrZero, StrictBool
 
 NUM_TOKENS = 11
 """Tokens with a state in each cell, at most: the border and the ten colours."""
 
 
-class GridConfig(RecurrenceConfig):
+class GridConfig(AnyCanvasConfig):
     """TRM's recursion on a state for each colour and cell of an ARC grid. No weight depends on the
     canvas, so the same model fits canvases of all sizes.
     """
 
-    width_multiple: ClassVar[int] = 8
-    any_canvas: ClassVar[bool] = True
     kind: ClassVar[str | None] = "arc"
     fixed: ClassVar[dict[str, object]] = dict(
         mlp_t=False, puzzle_emb_len=0, attention_bias="none", pos_encodings="none"
@@ -36,20 +36,14 @@ class GridConfig(RecurrenceConfig):
     """blocks of the network"""
     hidden_size: Size = 32
     """width of the state of a colour in a cell (D)"""
-    expansion: PositiveFloat = 2.0
+    expansion: Expansion = 2.0
     """inner width of SwiGLU / hidden_size, before the factor 2/3 and rounding up to 8"""
     puzzle_emb_ndim: SizeOrZero = 32
     """width of a puzzle's vector for each colour and the border; at most hidden_size"""
     halt_max_steps: Size = 4
     """ACT steps after which a puzzle halts in any case"""
-    pos_encodings: Literal["rope", "learned", "none"] = "none"
-    """must be none: there are no positions"""
     no_ACT_continue: StrictBool = True
     """false: learn q_continue and halt as HRM does"""
-
-    @property
-    def has_attention(self) -> bool:
-        return False
 
     @property
     def has_digits(self) -> bool:
@@ -62,6 +56,14 @@ class GridConfig(RecurrenceConfig):
     @property
     def puzzle_emb_width(self) -> int:
         return NUM_TOKENS * self.puzzle_emb_ndim
+
+    def require_data(self, facts: DataFacts) -> None:
+        super().require_data(facts)
+        if self.puzzle_emb_ndim and facts.vocab_size > NUM_TOKENS + 1:
+            raise ConfigError(
+                f"arch.name=grid with a puzzle embedding reads at most {NUM_TOKENS + 1} tokens; "
+                f"the data have {facts.vocab_size}: use arch.puzzle_emb_ndim=0"
+            )
 
     @model_validator(mode="after")
     def _knows_the_grid(self) -> Self:

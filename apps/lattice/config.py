@@ -7,7 +7,7 @@ from pydantic.fields import FieldInfo
 
 from apps.dec.config import require_one_row
 from models.biases.sudoku.config import require_sudoku
-from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
+from models.config import ARCHITECTURES, DataFacts, Expansion, RecurrenceConfig
 from models.heads.config import AUXILIARY_HEADS, AuxiliaryHeadConfig, HeadsConfig
 from runtime.registry import imported
 from runtime.schema import (
@@ -89,7 +89,7 @@ class LatticeConfig(RecurrenceConfig):
     """width of the states (D)"""
     num_heads: Size = 4
     """attention heads (N); must divide hidden_size"""
-    expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
+    expansion: Expansion = 4.0
     """inner width of the blocks' GELU layer / hidden_size; with symmetry=digits of their SwiGLU,
     before the factor 2/3 and rounding up to 8"""
     rms_norm_eps: PositiveFloat = 1e-5

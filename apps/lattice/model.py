@@ -57,7 +57,8 @@ class LatticeBlock(Block):
     def __init__(self, config: RecurrenceConfig, num_positions: int) -> None:
         nn.Module.__init__(self)
         assert isinstance(config, LatticeConfig)
-        D, inner = config.hidden_size, round(config.expansion * config.hidden_size)
+        D = config.hidden_size
+        inner = max(1, round(config.expansion * D))
         bias = build_bias(config.attention_bias, config.num_heads, num_positions - 1, 1)
         self.norm_1, self.norm_2 = LayerNorm(D), LayerNorm(D)
         self.self_attn = Attention(D, config.num_heads, config.attention, bias)

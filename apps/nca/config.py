@@ -5,15 +5,15 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
+from models.config import ARCHITECTURES, DataFacts, Expansion, RecurrenceConfig
 from runtime.errors import ConfigError
 from runtime.registry import imported
-from runtime.schema import NumLayers, PositiveFloat, Size, SizeOrZero, StrictBool
+from runtime.schema import NumLayers, Size, SizeOrZero, StrictBool
 
 
 class AnyCanvasConfig(RecurrenceConfig):
-    """A recurrence on square grids without positions or puzzle embedding. No weight depends on the
-    size of the grid, so the same model fits all sizes.
+    """A recurrence on square grids without positions; a subclass may have a puzzle embedding. No
+    weight depends on the size of the grid, so the same model fits all sizes.
     """
 
     width_multiple: ClassVar[int] = 8
@@ -58,7 +58,7 @@ class NCAConfig(AnyCanvasConfig):
     """blocks of the network"""
     hidden_size: Size = 32
     """width of the state of a cell (D)"""
-    expansion: PositiveFloat = 2.0
+    expansion: Expansion = 2.0
     """inner width of SwiGLU / hidden_size, before the factor 2/3 and rounding up to 8"""
     keeps: Literal["states", "answers"] = "states"
     """what a cell takes from one ACT step to the next: its state, or only its heads' answers"""

@@ -56,7 +56,8 @@ def test_trunc_normal_of_no_memory_does_not_load_the_compiler() -> None:
 
 @pytest.mark.parametrize(
     ("width", "expansion", "inner"),
-    [(512, 4, 1536), (128, 2, 256), (82, 4, 256), (96, 4, 256), (97, 4, 512), (384, 1, 256)],
+    [(512, 4, 1536), (128, 2, 256), (82, 4, 256), (96, 4, 256), (97, 4, 512), (384, 1, 256)]
+    + [(8, 1e-4, 256)],
 )
 def test_swiglu_width(width: int, expansion: float, inner: int) -> None:
     assert swiglu_width(width, expansion) == inner

@@ -143,3 +143,8 @@ def test_settings_without_meaning_are_refused(settings: Any, message: str) -> No
 def test_other_puzzles_are_refused() -> None:
     with pytest.raises(ConfigError, match="grid reads arc puzzles, and these are sudoku"):
         GridConfig().require_data(DataFacts(11, 81, 1, kind="sudoku"))
+    with pytest.raises(ConfigError, match="grid reads square grids; 200 cells form none"):
+        GridConfig().require_data(DataFacts(12, 200, 1, kind="arc"))
+    with pytest.raises(ConfigError, match="reads at most 12 tokens; the data have 13"):
+        GridConfig().require_data(DataFacts(13, 25, 1))
+    GridConfig(puzzle_emb_ndim=0).require_data(DataFacts(13, 25, 1))

@@ -401,6 +401,11 @@ def test_the_published_size() -> None:
     assert 0.75e6 < sum(p.numel() for p in model.parameters()) < 0.85e6
 
 
+def test_the_smallest_inner_width_is_one() -> None:
+    weights = model_of(expansion=1e-4).named_parameters()
+    assert {len(p) for name, p in weights if name.endswith(".up_proj.weight")} == {1}
+
+
 @pytest.mark.parametrize(
     "facts", [DataFacts(12, 900, 5), DataFacts(6, 25, 1), DataFacts(6, 16, 1, kind="maze")]
 )

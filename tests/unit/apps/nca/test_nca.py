@@ -65,6 +65,12 @@ def test_without_attention_its_settings_may_have_any_value(config: Any) -> None:
     assert not config(hidden_size=36, num_heads=8).has_attention
 
 
+@pytest.mark.parametrize("config", [NCAConfig, GraphConfig, GridConfig])
+def test_a_width_has_a_limit(config: Any) -> None:
+    with pytest.raises(ValidationError, match="less than or equal to 1024"):
+        config(expansion=1025.0)
+
+
 def test_no_technique_starts_states_that_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     step_weights: Any = TECHNIQUES["step_weights"].schema
     settings = SMALL | {"keeps": "answers", "techniques": {"step_weights": {}}}
