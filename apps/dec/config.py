@@ -78,11 +78,12 @@ class DECConfig(RecurrenceConfig):
 
     def require_data(self, facts: DataFacts) -> None:
         super().require_data(facts)
-        if self.boxes:
-            require_sudoku(facts, "arch.name=dec")
-            return
         squares = (facts.vocab_size - 2) ** 2 == facts.seq_len
-        if not squares or facts.kind not in {None, *LATIN_KINDS}:
+        latin = squares and facts.kind in {None, *LATIN_KINDS}
+        if self.boxes:
+            way = "; arch.boxes=false arch.units=true reads rows and columns only" if latin else ""
+            require_sudoku(facts, "arch.name=dec", instead=way)
+        elif not latin:
             kind = f" (kind {facts.kind})" if facts.kind else ""
             raise ConfigError(
                 f"arch.boxes=false is for Latin squares of N x N cells with N + 2 tokens; the data "

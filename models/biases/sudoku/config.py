@@ -14,17 +14,19 @@ if TYPE_CHECKING:
 SUDOKU_BOXES = {16: (2, 2), 36: (2, 3), 81: (3, 3), 256: (4, 4)}
 
 
-def require_sudoku(facts: "DataFacts", wanted_by: str, most_cells: int = 256) -> None:
-    """Raise ConfigError unless the data can be Sudokus."""
+def require_sudoku(
+    facts: "DataFacts", wanted_by: str, most_cells: int = 256, instead: str = ""
+) -> None:
+    """Raise ConfigError unless the data can be Sudokus; `instead` ends its message."""
     fits = facts.seq_len in SUDOKU_BOXES and (facts.vocab_size - 2) ** 2 == facts.seq_len
     kinds = "sudoku", "sudoku_16", None
     if not fits or facts.seq_len > most_cells or facts.kind not in kinds:
-        mazes = ": mazes" if facts.kind == "maze" else ""
+        kind = "" if facts.kind in kinds else f" (kind {facts.kind})"
         sizes = ", ".join(f"{isqrt(n)} x {isqrt(n)}" for n in SUDOKU_BOXES if n <= most_cells)
         raise ConfigError(
             f"{wanted_by} is for Sudoku of {sizes} cells, with tokens for padding, for an empty "
             f"cell and for each digit; the data have {facts.seq_len} cells and "
-            f"{facts.vocab_size} tokens{mazes}"
+            f"{facts.vocab_size} tokens{kind}{instead}"
         )
 
 

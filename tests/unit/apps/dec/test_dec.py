@@ -197,6 +197,15 @@ def test_other_data_are_refused(facts: DataFacts) -> None:
     assert f"{facts.seq_len} cells and {facts.vocab_size} tokens" in str(caught.value)
 
 
+def test_the_kind_of_data_that_have_no_boxes_is_named() -> None:
+    for kind in ("latin_square", "sudoku_x"):
+        told = rf"81 cells and 11 tokens \(kind {kind}\); arch.boxes=false arch.units=true reads"
+        with pytest.raises(ConfigError, match=told):
+            DECConfig(**SMALL).require_data(DataFacts(11, 81, 1, kind=kind))
+    with pytest.raises(ConfigError, match=r"81 cells and 11 tokens \(kind kenken\)$"):
+        DECConfig(**SMALL).require_data(DataFacts(11, 81, 1, kind="kenken"))
+
+
 def test_without_boxes_the_data_must_be_latin_squares(monkeypatch: pytest.MonkeyPatch) -> None:
     config = DECConfig(**SMALL, units=True, boxes=False)
     for kind in (None, "latin_square", "sudoku_x"):

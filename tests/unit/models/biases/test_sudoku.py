@@ -141,3 +141,9 @@ def test_data_that_are_no_sudoku_are_refused(seq_len: int) -> None:
         ConfigError, match=f"^arch.attention_bias=sudoku: it is for Sudoku .* have {seq_len} cells"
     ):
         build_model(config, DataFacts(6, seq_len, 1))
+
+
+def test_data_of_another_kind_are_refused_by_its_name() -> None:
+    config = HRMConfig(attention_bias="sudoku")
+    with pytest.raises(ConfigError, match=r"81 cells and 11 tokens \(kind latin_square\)$"):
+        config.require_data(DataFacts(11, 81, 1, kind="latin_square"))
