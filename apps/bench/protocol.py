@@ -46,7 +46,10 @@ RESERVED_BY_SELECTION = {
 # A run may be resumed with other values of these settings, but the score would be another one.
 _SCORED = "data_path data_paths data_paths_test evaluators eval_split eval_max_examples"
 _SCORED += " limit_eval_batches"
-MAY_CHANGE = NEUTRAL_KEYS.difference(f"{_SCORED} min_eval_interval max_steps callbacks".split())
+START_WEIGHTS = ("load_checkpoint", "load_puzzle_rows")
+MAY_CHANGE = NEUTRAL_KEYS.difference(
+    f"{_SCORED} min_eval_interval max_steps callbacks".split(), START_WEIGHTS
+)
 
 
 class ProtocolSettings(Schema):
@@ -186,7 +189,9 @@ def require_same_recipe(protocol: Protocol) -> None:
         for path, value in before["settings"].items():  # As `flatten` makes them.
             OmegaConf.update(tree, path, value)
         whole = cast(dict[str, Any], OmegaConf.to_container(tree))
-        saved = dict(flatten(in_present_terms(whole, training=True)))
+        # Earlier versions did not record the start weights.
+        saved = {key: settings[key] for key in START_WEIGHTS}
+        saved |= flatten(in_present_terms(whole, training=True))
         changed = sorted(k for k in saved | settings if saved.get(k) != settings.get(k))
         changed += [] if before["seeds"].items() <= seeds.items() else ["seed"]
         if changed:

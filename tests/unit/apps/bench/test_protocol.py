@@ -199,6 +199,21 @@ def test_a_folder_of_an_earlier_version_is_read_with_its_present_settings(
     assert file.read_bytes() == present
 
 
+def test_a_folder_is_for_runs_with_the_same_start_weights(parse: Any) -> None:
+    begun = parse("load_checkpoint=a")
+    begun.folder.mkdir()
+    protocol.require_same_recipe(begun)
+    with pytest.raises(ConfigError, match="another load_checkpoint; use"):
+        protocol.require_same_recipe(parse("load_checkpoint=b"))
+    # Earlier versions did not record them.
+    file = begun.folder / "recipe.json"
+    content = json.loads(file.read_bytes())
+    for key in protocol.START_WEIGHTS:
+        del content["settings"][key]
+    file.write_text(json.dumps(content))
+    protocol.require_same_recipe(begun)
+
+
 def test_on_a_full_disk_the_table_is_printed(
     parse: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
