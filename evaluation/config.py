@@ -283,7 +283,7 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     """solve these puzzles of a data set, 198 or [3,198]: rows, from 0, as `index` in an
     evaluation's records"""
     data_path: str | None = None
-    """the data set for count or index; null: the run's"""
+    """the data set for count, index or an ARC task; null: the run's"""
     split: Literal["test", "train", "selection"] = "test"
     """the part of the data set to take puzzles from"""
     set: str | None = None
@@ -301,6 +301,11 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     """CPU threads; null: torch's choice"""
 
     @property
+    def is_task(self) -> bool:
+        """Whether the puzzles come from the file of an ARC task."""
+        return self.file is not None and self.file.endswith(".json")
+
+    @property
     def overrides(self) -> ArchOverrides:
         """The settings of the model that are changed, with the number of ACT steps."""
         steps = self.steps[0] if self.steps else None
@@ -313,8 +318,10 @@ class SolveConfig(ThinkingSettings, PluginSettings):
         ]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are both set; choose one source of puzzles")
-        for name in ("data_path", "set"):
-            if getattr(self, name) is not None and self.count is None and self.index is None:
+        of_data_set = self.count is not None or self.index is not None
+        # The data set of an ARC task names the tasks that the model knows.
+        for name, is_read in (("data_path", of_data_set or self.is_task), ("set", of_data_set)):
+            if getattr(self, name) is not None and not is_read:
                 raise ValueError(f"{name} needs count=N (its first puzzles) or index=N (puzzle N)")
         for name in ("steps", "chains", "select"):
             if len(values := getattr(self, name) or [1]) > 1:

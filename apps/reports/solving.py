@@ -65,7 +65,7 @@ def main(overrides: list[str], adapt: Callable[[list[str]], object] | None = Non
     trained = None
     if config.checkpoint is not None:
         trained = find_trained_model(Path(config.checkpoint), warn)
-    elif is_task(config):
+    elif config.is_task:
         trained = of_the_zoo(ARC, 30)
     kind = kind_read_by(trained) if trained else None
     puzzles = list(of_one_kind(read_puzzles(config, trained, kind), trained))
@@ -81,7 +81,7 @@ def settings_to_adapt(config: SolveConfig) -> Iterator[str]:
     """Yield the settings of scripts/adapt.py; raise ConfigError if there is no ARC task, or if a
     setting has no effect.
     """
-    if not is_task(config):
+    if not config.is_task:
         raise ConfigError("adapt=true is for an ARC task: set file=TASK.json")
     handed_on = ("checkpoint", "device", "num_threads")
     for name, field in SolveConfig.model_fields.items():
@@ -96,11 +96,6 @@ def settings_to_adapt(config: SolveConfig) -> Iterator[str]:
     for name in handed_on:
         if (value := getattr(config, name)) is not None:
             yield f"{name}={quoted_value(str(value)) if isinstance(value, str) else value}"
-
-
-def is_task(config: SolveConfig) -> bool:
-    """Return whether the puzzles come from the file of an ARC task."""
-    return config.file is not None and config.file.endswith(".json")
 
 
 def of_the_zoo(kind: Kind, size: int) -> TrainedModel:
@@ -228,7 +223,7 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel | None, kind: Kind |
         yield "puzzle", _parsed("puzzle", config.puzzle, kind)
     elif config.count is not None or config.index is not None:
         yield from data_set_puzzles(config, trained)
-    elif is_task(config) and trained is not None:
+    elif config.is_task and trained is not None:
         if kind not in (None, ARC):
             raise DatasetError(f"{config.file}: this model reads {kind.name} puzzles")
         task = read_arc_task(Path(str(config.file)))

@@ -123,6 +123,8 @@ def test_saved_settings_keep_their_former_names() -> None:
         ({"puzzle": "1", "file": "f"}, "puzzle and file"),
         ({"file": "f", "count": 2}, "file and count"),
         ({"data_path": "d"}, "count=N"),
+        ({"data_path": "d", "file": "f"}, "data_path needs count=N"),
+        ({"set": "s", "file": "f.json"}, "set needs count=N"),
         ({"chains": [1, 8]}, r"chains=\[1, 8\]: a puzzle gets one answer"),
         ({"depth": [2, 4]}, r"steps=\[2, 4\]: a puzzle gets one answer"),
         ({"chains": 8, "noise": 0.5}, "noise has no effect without perturb=noise"),
@@ -133,6 +135,10 @@ def test_saved_settings_keep_their_former_names() -> None:
 def test_puzzles_have_one_source_and_one_answer(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         SolveConfig(checkpoint="x", **settings)
+
+
+def test_a_data_set_names_the_arc_tasks_that_a_model_knows() -> None:
+    assert SolveConfig(checkpoint="x", file="f.json", data_path="d").is_task
 
 
 @pytest.mark.parametrize(
