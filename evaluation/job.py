@@ -195,6 +195,10 @@ def what_differs(config: EvalConfig, trained: TrainedModel, dataset: PuzzleDatas
     largest = max((arrays.num_examples for arrays in dataset.sets.values()), default=0)
     sample, has_chains = config.max_examples, max(config.chains) > 1
     perturb = f"{config.perturb}{config.noise if config.perturb == 'noise' else ''}"
+    arch, steps = trained.run.arch, config.arch_overrides.halt_max_steps
+    overrides = dict(_values_that_differ(config.arch_overrides, arch))
+    if steps is not None:  # The evaluations of arch=lattice have a setting of their own.
+        overrides[f"halt_max_steps-{steps}"] = arch.with_depth(steps) != arch
     parts = [
         *((folder.name, own and own != asked.keys()) for folder in asked),
         (config.split, config.split != "test"),
@@ -207,7 +211,7 @@ def what_differs(config: EvalConfig, trained: TrainedModel, dataset: PuzzleDatas
         ("-".join(dict.fromkeys(config.select)), config.select != ["q"]),
         ("last_weights", config.weights == "last" and trained.has_average),
         (f"first{sample}", sample is not None and sample < largest),
-        *_values_that_differ(config.arch_overrides, trained.run.arch),
+        *overrides.items(),
     ]
     if config.energy.data_path:
         parts.append((Path(config.energy.data_path).name, True))

@@ -15,7 +15,7 @@ import numpy as np
 
 from models.act import LossOutput
 from puzzle_dataset import EvalBatches
-from runtime.files import replacing, require_no_link, write_together
+from runtime.files import flush, replacing, require_no_link, write_together
 from runtime.ranks import Ranks
 
 
@@ -88,7 +88,12 @@ class Outputs(contextlib.AbstractContextManager["Outputs"]):
             with contextlib.suppress(OSError):  # Closing flushes buffers, and the disk may be full.
                 self._writing.__exit__(OSError, OSError("given up"), None)
         elif self._formats:
-            _act_on_main(self._writing.close, self._folder, self._ranks)
+            _act_on_main(self._commit, self._folder, self._ranks)
+
+    def _commit(self) -> None:
+        with self._writing:
+            for file in self._files.values():  # All, so that a full disk replaces no older file.
+                flush(file)
 
 
 def _row_format(field: str, seq_len: int, vocab_size: int) -> tuple[np.dtype, tuple[int, ...]]:

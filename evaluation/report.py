@@ -104,8 +104,8 @@ def as_json(evaluation: Evaluation, paths: Mapping[str, Path]) -> dict[str, Any]
     }
     evaluators = {
         name: {
-            "metrics": found.metrics,
-            "details": found.details,
+            "metrics": table.plain(found.metrics),
+            "details": table.plain(found.details),
             "files": [str(paths[name]) for name in found.files],
         }
         for name, found in evaluation.findings.items()

@@ -33,7 +33,7 @@ def plain(value: Any) -> Any:
     """Turn a figure, or lists, dicts and objects of figures, into a JSON-ready value. NaN and
     infinity become text ("nan"), since JSON cannot express them.
     """
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     if is_dataclass(value):
         value = vars(value)

@@ -1,4 +1,6 @@
+import itertools
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,24 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(
     with pytest.raises(OutputError, match="No space left"):
         save_all(make_model(batches.dataset), batches, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_becomes_full_at_the_end_leaves_all_older_files_alone(
+    make_model: Make, batches: EvalBatches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, calls = make_model(batches.dataset), itertools.count()
+    for field in FORMATS:
+        (tmp_path / f"all__{field}.npy").write_text("old")
+
+    def fail(descriptor: int) -> None:
+        if next(calls):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OutputError, match="No space left"):
+        save_all(model, batches, tmp_path)
+    assert names_in(tmp_path) == {f"all__{field}.npy" for field in FORMATS}
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"old"}
 
 
 def test_json_files_replace_older_ones(tmp_path: Path) -> None:

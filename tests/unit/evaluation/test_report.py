@@ -69,6 +69,13 @@ def test_json_keeps_intervals_findings_and_what_is_not_finite() -> None:
     }
 
 
+def test_json_keeps_what_an_evaluator_found_even_if_it_is_not_finite() -> None:
+    found = Findings({"mean": math.nan}, {"by_size": {"9": (1, math.inf)}})
+    content = json.loads(json.dumps(as_json(Evaluation({}, {"own": found}), {}), allow_nan=False))
+    of_own = {"metrics": {"mean": "nan"}, "details": {"by_size": {"9": [1, "inf"]}}, "files": []}
+    assert content["evaluators"] == {"own": of_own}
+
+
 def test_a_record_leaves_empty_what_is_not_known() -> None:
     # The second row has no labels, the model has no Q, and the second set has no ratings.
     values = {"count": [1, 0], "exact_accuracy": [0, 0], "accuracy": [2 / 3, 0], "steps": [16, 0]}

@@ -1,7 +1,13 @@
 """The lattice's choices of arch=, heads= and experiment=."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from apps.lattice.config import LatticeConfig
+from evaluation.config import EvalConfig
+from evaluation.job import what_differs
 from models.heads.config import HeadsConfig
 from training.config.composition import compose_runs, load_config, plain
 from training.config.overrides import parse_arguments
@@ -30,3 +36,12 @@ def test_the_heads_of_the_lattice() -> None:
     assert HeadsConfig.model_validate(composed) == heads
     assert composed == {key: heads.model_dump()[key] for key in composed}
     assert {key for key, value in heads if value is not None} <= composed.keys()
+
+
+@pytest.mark.parametrize(("steps", "differs"), [(100, ["halt_max_steps-100"]), (1, [])])
+def test_its_own_evaluations_have_one_step(steps: int, differs: list[str]) -> None:
+    asked = {"checkpoint": "x", "arch_overrides": {"halt_max_steps": steps}}
+    run = SimpleNamespace(arch=LatticeConfig(), data_folders=lambda split: [])
+    trained = SimpleNamespace(run=run, has_average=False)
+    given = (EvalConfig.model_validate(asked), trained, SimpleNamespace(sets={}))
+    assert what_differs(*cast(Any, given)) == differs
