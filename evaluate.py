@@ -62,7 +62,8 @@ def run(job: Job) -> None:
                 return 30 * config.search.chains * rows * act_step
             return max(config.chains) * rows * model.model.eval_max_steps * act_step
 
-        compiling = choose_compiling(config.compile, device_type, operations=operations)
+        asked = False if config.probes else config.compile
+        compiling = choose_compiling(asked, device_type, operations=operations)
         compiling = ranks.broadcast_object(compiling)
         if ranks.is_main and (compiling.form or config.compile not in ("auto", False)):
             sys.stderr.write(f"{compiling}\n")

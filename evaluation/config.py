@@ -176,7 +176,7 @@ class EvalSearchSettings(SearchSettings):
 
 
 _UNREAD_BY_PROBES = ("halting", "save_outputs", "evaluators", "save_records", "chains", "search")
-_UNREAD_BY_PROBES += ("select", "perturb", "noise", "energy")
+_UNREAD_BY_PROBES += ("select", "perturb", "noise", "energy", "compile")
 
 
 class EvalConfig(ThinkingSettings, MachineSettings):

@@ -52,9 +52,9 @@ class Course:
         return torch.stack([each.argmax(-1).short() for each in logits])
 
     @cached_property
-    def right_after(self) -> Tensor:
-        """Whether the answer is right after each step, bool [N, b]."""
-        return self.is_right(self.answers)
+    def right(self) -> Tensor:
+        """Whether the answer is right after the last step, bool [b]."""
+        return self.is_right(self.answers[-1])
 
     def is_right(self, answers: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
         """Return whether answers [..., b, S] to these rows of the batch are right in all labelled

@@ -162,7 +162,7 @@ def escapes(config: EscapesConfig, course: Course) -> Columns:
     starts, and in other views, as far as the model and the puzzles have them. Return the share of
     tries that end right, and whether any does.
     """
-    wrong = ~_host(course.right_after[-1]).astype(bool)
+    wrong = ~_host(course.right).astype(bool)
     columns = Columns()
     for way, right in _tries(config, course, wrong) if wrong.any() else ():
         for name, values in ((way, right.mean(0)), (f"{way}_any", right.any(0))):

@@ -27,14 +27,13 @@ from runtime.progress import bar
 from runtime.ranks import Ranks
 
 GROUPS = ("right", "wrong")
-_MOST_MAPS = 64  # Maps and paths that are kept.
 
 
 def with_probes(
     job: Job, prepared: object, model: ACTLossHead, batches: EvalBatches, ranks: Ranks
 ) -> Callable[[dict[str, Any], float], None]:
-    """Run the probes of the settings on all sets, on all ranks, without compiling. Return a
-    function that writes and prints the result.
+    """Run the probes of the settings on all sets that are not empty, on all ranks, without
+    compiling. Return a function that writes and prints the result.
 
     Raises:
         ConfigError: a probe cannot measure this model.
@@ -53,7 +52,7 @@ def with_probes(
                 row = start + first_row + rows.start
                 found[name].append((row, _probed(job, model, part, ranks, row)))
     sets = {}
-    for name in batches.num_examples:
+    for name in (name for name, number in batches.num_examples.items() if number):
         parts = [part for of_rank in ranks.gather_objects(found[name]) for part in of_rank]
         sets[name] = _merged([columns for _, columns in sorted(parts, key=lambda part: part[0])])
     return partial(_report, job, sets)
@@ -95,7 +94,7 @@ def _probed(
     kind = known_kind(job.dataset.kind)
     course = course_of(model, batch, kind, ranks, first_row, job.config.seed)
     labelled = (batch.labels != IGNORE_LABEL_ID).any(-1)
-    right = np.where(labelled, course.right_after[-1].cpu().numpy(), np.nan)
+    right = np.where(labelled, course.right.cpu().numpy(), np.nan)
     found = {"": {"right": Column(right)}}
     for config in job.config.probes:
         found[config.name] = PROBES.load(config.name)(config, course)
@@ -132,10 +131,10 @@ def summary(columns: dict[str, Columns]) -> dict[str, Any]:
 def _summarized(column: Column, groups: Mapping[str, np.ndarray]) -> Any:
     values, form = column
     if form == "map":
-        return {"mean": np.round(values[:_MOST_MAPS].mean(0), 5).tolist()}
+        return {"mean": np.round(values.mean(0), 5).tolist()}
     if form == "path":
         ends = groups["right"][: len(values)].tolist()
-        return {"paths": np.round(values[:_MOST_MAPS], 3).tolist(), "right": ends[:_MOST_MAPS]}
+        return {"paths": np.round(values, 3).tolist(), "right": ends}
     found = {}
     for name, rows in groups.items():
         own = values[rows]

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,11 @@ import torch
 import evaluate
 import recursive_reasoning as rr
 from apps.inside import measures, probing
+from dataset.format.reading import load_split
+from dataset.format.schema import PuzzleSet
+from dataset.format.writing import write_split
 from evaluation.probes import PROBES
+from runtime import compiler
 from runtime.device import cpu_has_bfloat16
 from runtime.errors import ConfigError
 
@@ -90,6 +95,36 @@ def test_rows_without_labels_are_in_neither_group() -> None:
     assert probing.as_csv(more).splitlines()[0:6:5] == ["set,index,right,own.x", "more,0,1,4"]
 
 
+def test_all_maps_and_paths_count() -> None:
+    maps = np.arange(70.0).reshape(70, 1, 1)
+    columns = {"": {"right": probing.Column(np.ones(70))}}
+    columns["own"] = {name: probing.Column(maps, name) for name in ("map", "path")}
+    found = probing.summary(columns)["own"]
+    assert found["map"] == {"mean": [[34.5]]}
+    assert found["path"] == {"paths": maps.tolist(), "right": [True] * 70}
+
+
+def test_empty_sets_are_left_out(probe: Run, sudoku_data: Path, tmp_path: Path) -> None:
+    metadata, sets = load_split(sudoku_data / "test")
+    full, none, start = sets["all"], np.zeros(0, np.int32), np.zeros(1, np.int32)
+    both = {"none": PuzzleSet(full.inputs[:0], full.labels[:0], none, start, start), "all": full}
+    write_split(tmp_path / "data" / "test", replace(metadata, sets=tuple(both)), both)
+    result, lines = probe("[residual]", f"data_path={tmp_path / 'data'}")
+    assert [*result["inside"]] == ["all"]
+    assert {line["set"] for line in lines} == {"all"}
+
+
+def test_nothing_is_compiled(
+    probe: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled = compiler.Compiling("block", "it is asked for")
+    monkeypatch.setattr(compiler, "_automatic", lambda *_: compiled)
+    monkeypatch.setattr(compiler, "missing_for_compiling", lambda device: None)
+    result, _ = probe("[residual]")
+    assert result["environment"]["compiled"] is False
+    assert "is compiled" not in capsys.readouterr().err
+
+
 def test_a_state_that_is_not_finite_is_written(probe: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measures, "apart", lambda before, after: before.norm(dim=-1) / 0)
     result, _ = probe("[residual]", "steps=3")
@@ -120,6 +155,7 @@ def test_courses_on_a_gpu_take_its_memory(monkeypatch: pytest.MonkeyPatch) -> No
         ("probes=[escapes] steps=4 noise=0.5", "noise has no effect with probes"),
         ("probes=[escapes] steps=4 select=majority", "select has no effect with probes"),
         ("probes=[fate] save_records=true", "save_records has no effect with probes"),
+        ("probes=[fate] compile=true", "compile has no effect with probes"),
         ("probes=[lyapunov] arch_overrides.forward_dtype=bfloat16", "bfloat16 rounds away"),
     ],
 )

@@ -75,6 +75,18 @@ def test_a_kind_with_many_answers_judges_by_its_rules(follow: Callable[..., Cour
     assert np.array_equal(right.numpy(), answers[..., 1].numpy() == inputs[:, 0])
 
 
+def test_the_last_answers_alone_are_judged(follow: Callable[..., Course]) -> None:
+    judged = []
+
+    def holds(questions: np.ndarray, boards: np.ndarray) -> list[np.ndarray]:
+        judged.append(boards)
+        return [np.ones(len(boards), bool)]
+
+    course = replace(follow(), kind=cast(Any, SimpleNamespace(many_answers=True, holds=holds)))
+    assert course.right.tolist() == [True] * 10
+    assert np.array_equal(judged, course.answers[-1:].numpy())
+
+
 def test_residual_and_fate(follow: Callable[..., Course]) -> None:
     course = follow()
     found = probes.residual(PLAIN, course)
@@ -123,18 +135,18 @@ def test_escapes_are_tried_for_wrong_answers_only(
     follow: Callable[..., Course], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     course = follow()
-    right = torch.zeros(6, 10, dtype=torch.bool)
-    right[-1, 4] = True
-    monkeypatch.setitem(course.__dict__, "right_after", right)
+    right = torch.zeros(10, dtype=torch.bool)
+    right[4] = True
+    monkeypatch.setitem(course.__dict__, "right", right)
     found = probes.escapes(EscapesConfig(name="escapes", chains=2), course)
     assert set(found) == {"noise", "noise_any", "symmetry", "symmetry_any"}
     for column in found.values():
         assert np.isnan(column.values).tolist() == [row == 4 for row in range(10)]
-    monkeypatch.setitem(course.__dict__, "right_after", torch.zeros(6, 10, dtype=torch.bool))
+    monkeypatch.setitem(course.__dict__, "right", torch.zeros(10, dtype=torch.bool))
     of_all = probes.escapes(EscapesConfig(name="escapes", chains=2), course)
     for name, column in found.items():  # Noise depends on the row alone.
         assert np.delete(of_all[name].values, 4).tolist() == np.delete(column.values, 4).tolist()
-    monkeypatch.setitem(course.__dict__, "right_after", torch.ones(6, 10, dtype=torch.bool))
+    monkeypatch.setitem(course.__dict__, "right", torch.ones(10, dtype=torch.bool))
     assert probes.escapes(EscapesConfig(name="escapes"), course) == {}
 
 
@@ -160,9 +172,9 @@ def test_numbers_that_a_step_draws_depend_on_no_other_probe(
     follow: Callable[..., Course], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     course = follow(techniques={name: {}})
-    right = torch.ones(6, 10, dtype=torch.bool)
-    right[-1, :3] = False
-    monkeypatch.setitem(course.__dict__, "right_after", right)
+    right = torch.ones(10, dtype=torch.bool)
+    right[:3] = False
+    monkeypatch.setitem(course.__dict__, "right", right)
     expected = probes.stability(PLAIN, course)
     probes.escapes(EscapesConfig(name="escapes", chains=1), course)
     found = probes.stability(PLAIN, course)
