@@ -43,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def prepare_and_push(options: argparse.Namespace) -> str:
     """List the files, push them, and return a message for the terminal."""
-    if find_spec("huggingface_hub") is None:
-        raise ConfigError("huggingface-hub is not installed (pip install '.[hub]')")
+    require_hub()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.dry_run or Path(temporary)
         prepare(options.run, options.repo, folder, options.license)
@@ -53,6 +52,12 @@ def prepare_and_push(options: argparse.Namespace) -> str:
         if options.dry_run:
             return f"written: {folder} (nothing was pushed)\n"
         return f"pushed: {push(folder, options)}\n"
+
+
+def require_hub() -> None:
+    """Raise ConfigError if the package that writes cards and pushes is missing."""
+    if find_spec("huggingface_hub") is None:
+        raise ConfigError("huggingface-hub is not installed (pip install '.[hub]')")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -168,9 +173,16 @@ def _without_paths(value: Any) -> Any:
         return [_without_paths(each) for each in value]
     if not isinstance(value, str):
         return value
-    option, _, path = value.rpartition("=")
-    leads_away = path.startswith(("/", "~")) or "://" in path or ".." in Path(path).parts
-    return f"{option}{'=' if option else ''}{Path(path).name}" if leads_away else value
+    before, slash, after = value.partition("/")
+    option, equals, first = before.rpartition("=")  # A "=" after a slash belongs to the path.
+    path = f"{first}{slash}{after}"
+    paths = path.split(",")
+    away = [one.startswith(("/", "~")) or "://" in one or ".." in Path(one).parts for one in paths]
+    if not any(away):
+        return value
+    if away[0] and not all(away):  # No list, but a path with a comma.
+        paths = [path]
+    return f"{option}{equals}{','.join(Path(one).name for one in paths)}"
 
 
 def overview(folder: Path) -> str:

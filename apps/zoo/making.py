@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from apps.hub.card import card
-from apps.hub.pushing import card_facts, shared_state
+from apps.hub.pushing import card_facts, require_hub, shared_state
 from apps.zoo.address import SCHEME, ZOO
 from dataset.command_line import Parser, run_tool
 from dataset.format.schema import IDENTIFIERS_NAME
@@ -60,6 +60,7 @@ def recipes() -> dict[str, Recipe]:
 
 def make(name: str, recipe: Recipe) -> str:
     """Make a model and return a line on its score."""
+    require_hub()  # Before the training: the card needs it.
     config = load_config(TrainConfig, "cfg_pretrain", recipe.train)
     data, run, folder = config.train_paths[0], Path(str(config.checkpoint_path)), ZOO / name
     commit = commit_of(run)
@@ -74,7 +75,6 @@ def make(name: str, recipe: Recipe) -> str:
     if recipe.generated:
         found = score_json(measure_generated(name, recipe, run / "zoo-generated"))
         scores["generated"] = found | {"puzzles": recipe.generated}
-    (folder / "score.json").write_text(json.dumps(scores, indent=1) + "\n")
     facts = card_facts(
         trained,
         f"{SCHEME}{name}",
@@ -84,7 +84,9 @@ def make(name: str, recipe: Recipe) -> str:
         commit=commit,
         limits=[recipe.limits],
     )
-    (folder / "card.md").write_text(card(facts))
+    text = card(facts)
+    (folder / "score.json").write_text(json.dumps(scores, indent=1) + "\n")
+    (folder / "card.md").write_text(text)
     store.write_manifest(folder)
     return f"written: {folder}\n{score_of(test)}\n"
 

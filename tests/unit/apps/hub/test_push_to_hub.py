@@ -59,6 +59,27 @@ def test_commands_that_built_the_data_have_no_paths(tmp_path: Path) -> None:
     assert found["command"] == ["dataset/build.py", "--source", "raw", "--output-dir=data"]
 
 
+@pytest.mark.parametrize(
+    ("written", "pushed"),
+    [
+        ("/home/alice/lr=3/data", "data"),
+        ("--source=/home/alice/lr=3/data", "--source=data"),
+        ("--set=data.path=~/data", "--set=data.path=data"),
+        ("--source=https://me:secret@host/raw?a=b", "--source=raw?a=b"),
+        ("--parts=data/a,/home/me/b", "--parts=a,b"),
+        ("--parts=/home/me/a,../b", "--parts=a,b"),
+        ("/home/me,you/data", "data"),
+        ("--parts=data/a,data/lr=3/b", "--parts=data/a,data/lr=3/b"),
+        ("--sizes=1,2", "--sizes=1,2"),
+    ],
+)
+def test_paths_are_shortened_wherever_they_stand(written: str, pushed: str, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"command": [written]}))
+    trained: Any = SimpleNamespace(run=SimpleNamespace(data_folders=lambda split: [str(tmp_path)]))
+    (found,) = push_to_hub.manifests(trained).values()
+    assert found["command"] == [pushed]
+
+
 def test_data_sets_of_the_same_name_are_all_on_the_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

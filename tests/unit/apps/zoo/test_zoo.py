@@ -9,6 +9,7 @@ import torch
 
 from apps.reports.asking import kind_read_by
 from apps.zoo import address as zoo
+from apps.zoo import making
 from apps.zoo.making import Recipe, commit_of, recipes, write_model
 from dataset.kinds import KINDS
 from runtime.errors import CheckpointError, ConfigError
@@ -108,6 +109,32 @@ def test_a_model_can_be_written_again_and_rounded(copy: Path, tmp_path: Path) ->
     rounded, exact = load_weights(tmp_path / "again"), load_weights(copy)
     for name, tensor in exact.items():
         torch.testing.assert_close(rounded[name].to(tensor.dtype), tensor, rtol=1e-3, atol=1e-6)
+
+
+def test_without_a_card_the_old_score_stays(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(facts: object) -> None:
+        raise ConfigError("no card")
+
+    done: dict[str, object] = {"run_command": None, "find_trained_model": None, "write_model": None}
+    done |= {"measure": {}, "score_json": {}, "card_facts": None}
+    for name, result in done.items():
+        monkeypatch.setattr(making, name, lambda *_, result=result, **__: result)
+    monkeypatch.setattr(making, "ZOO", tmp_path)
+    monkeypatch.setattr(making, "card", fail)
+    train = ["data_path=data", f"checkpoint_path={tmp_path / 'run'}"]
+    recipe = Recipe(data=[], train=train, measure=[], limits="none")
+    before = (copy / "score.json").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("apps.hub.pushing.find_spec", lambda name: None)
+        with pytest.raises(ConfigError, match="huggingface-hub is not installed"):
+            making.make("sudoku-4x4", recipe)
+    assert not (tmp_path / "run").exists()  # Nothing was begun.
+    monkeypatch.setattr(making, "require_hub", lambda: None)
+    with pytest.raises(ConfigError, match="no card"):
+        making.make("sudoku-4x4", recipe)
+    assert (copy / "score.json").read_bytes() == before
 
 
 def test_without_git_the_commit_of_a_run_is_unknown(
