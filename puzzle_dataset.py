@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +28,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.format.reading import fingerprint, load_metadata, load_split
+from dataset.format.files import is_folder, read_json
+from dataset.format.reading import fingerprint, load_metadata, load_split, parse_names
 from dataset.format.schema import (
+    IDENTIFIERS_NAME,
     IGNORE_LABEL_ID,
     METADATA_NAME,
     LabelField,
@@ -40,6 +43,7 @@ from dataset.kinds import KINDS
 from dataset.kinds.base import kind_named, only_kind_with
 from runtime.errors import DatasetError
 from runtime.streams import Stream, random_words
+from runtime.text import quoted
 
 # The purpose of a draw: the highest word of its counter in `Stream.BATCHES`.
 _GROUPS, _EXAMPLES, _SHIFTS, _REPEATS = 0, 1, 2, 3
@@ -153,6 +157,30 @@ class PuzzleDataset:
             problem = f"kind {name!r} cannot have {seq_len} cells and {vocab_size} tokens"
             raise DatasetError(f"{self.split_dirs[0] / METADATA_NAME}: {problem}")
         return name
+
+    def require_names_of(self, trained: Sequence[Path | str]) -> None:
+        """Check that each identifier has the same name as in the one folder that a model was
+        trained on, because each name has its own row of the puzzle embedding. Folders without
+        identifiers.json are not compared.
+
+        Raises:
+            DatasetError: an identifier has another name there.
+        """
+        if len(trained) != 1 or self.metadata.num_puzzle_identifiers == 1:
+            return
+        there = Path(trained[0]) / IDENTIFIERS_NAME
+        for split_dir, offset in zip(self.split_dirs, self.identifier_offsets, strict=True):
+            here = split_dir.parent / IDENTIFIERS_NAME
+            is_same = here.resolve() == there.resolve()
+            if is_same or not os.path.exists(here) or not os.path.exists(there):
+                continue
+            names, known = (parse_names(read_json(path), path) for path in (here, there))
+            pairs = zip(names, known[offset:], strict=False)
+            for number, (name, other) in enumerate(pairs):
+                if name != other:
+                    found = f"identifier {number} is {quoted(name)}, but {quoted(other)} in {there}"
+                    problem = "the model would take the puzzle embedding of another puzzle"
+                    raise DatasetError(f"{here}: {found}: {problem}")
 
     def fingerprint(self) -> str:
         """Return the sha256 (hex) over the content of all files, in the order of the paths."""
@@ -531,7 +559,7 @@ def _identifier_offsets(
         return [0] * len(counts), 1  # The blank puzzle.
     if len(trained) < 2 or wanted == trained:
         return own[:-1], own[-1]
-    splits = [path / ("train" if (path / "train").is_dir() else "test") for path in trained]
+    splits = [path / ("train" if is_folder(path / "train") else "test") for path in trained]
     numbers = [load_metadata(split).num_puzzle_identifiers for split in splits]
     there = np.cumsum([0, *numbers]).tolist()
     for path, count in zip(wanted, counts, strict=True):

@@ -1,12 +1,11 @@
 """Read puzzles from data sets, files and typed text, and tell their kind. Imports no torch."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from dataset.format.files import read_json
-from dataset.format.reading import load_metadata
+from dataset.format.reading import load_metadata, parse_names
 from dataset.format.schema import BLANK_NAME, IDENTIFIERS_NAME, IGNORE_LABEL_ID, METADATA_NAME
 from dataset.kinds import KINDS
 from dataset.kinds.base import Kind, Puzzle, kind_named, kinds_with, known_kind
@@ -69,17 +68,6 @@ def parse_puzzle(text: str, kind: Kind | None) -> Puzzle:
     kinds: list[Kind] = list(map(KINDS.load, KINDS))
     guessed = next((one for one in kinds if one.recognises(text)), kinds[0])
     return (kind or guessed).parse(text)
-
-
-def parse_names(names: object, source: str | Path) -> list[str]:
-    """Check that parsed JSON is a list of names, and return it.
-
-    Raises:
-        DatasetError: it is not; the message begins with `source`.
-    """
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise DatasetError(f"{source}: expected a list of names")
-    return names
 
 
 def identifiers_of(dataset: PuzzleDataset) -> list[str]:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dataset.format.files import is_folder
 from dataset.format.reading import load_metadata
 from dataset.format.schema import PuzzleDatasetMetadata
 from dataset.kinds import FIELDS_WRITTEN_BY
@@ -42,22 +43,27 @@ def open_data(
     require_batches(config, train_set)
     if (split := config.eval_split) is None:
         return train_set, None
-    if not any((Path(path) / split).exists() for path in config.test_paths):
+    if not any(is_folder(Path(path) / split) for path in config.test_paths):
         warn(f"{', '.join(config.test_paths)}: there is no {split} split, so nothing is evaluated")
         return train_set, None
     require_fields(config.arch, config.test_paths, split)
     test_set = opened(config.test_paths, split, numbered_as=config.train_paths)
     train, test, folder = train_set.metadata, test_set.metadata, test_set.split_dirs[0]
-    for fact in ("vocab_size", "seq_len", *(["fields"] if fields else [])):
-        of_train, of_test = getattr(train, fact), getattr(test, fact)
+    facts = [
+        (name, getattr(train, name), getattr(test, name)) for name in ("vocab_size", "seq_len")
+    ]
+    facts += [(f"fields.{name}", train.fields[name], test.fields[name]) for name in fields]
+    for fact, of_train, of_test in facts:
         if of_train != of_test:
             raise DatasetError(f"{folder}: {fact} is {of_test}, the training split has {of_train}")
     known, used = train.num_puzzle_identifiers, test.num_puzzle_identifiers
-    if config.arch.puzzle_emb_ndim and used > known:
-        raise DatasetError(
-            f"{folder}: num_puzzle_identifiers is {used}, the training split has {known}: the "
-            f"others would have no puzzle embedding"
-        )
+    if config.arch.puzzle_emb_ndim:
+        if used > known:
+            raise DatasetError(
+                f"{folder}: num_puzzle_identifiers is {used}, the training split has {known}: the "
+                f"others would have no puzzle embedding"
+            )
+        test_set.require_names_of(config.train_paths)
     size = config.eval_batch_size or config.global_batch_size
     batches = max(-(-arrays.num_examples // size) for arrays in test_set.sets.values())
     _require_within("limit_eval_batches", config.limit_eval_batches, batches)
@@ -121,9 +127,11 @@ def ended_iterations(config: TrainConfig, steps: int) -> int:
 
 
 def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
-    """Raise ConfigError if a set does not fill a batch in an iteration (incomplete batches are
-    dropped), or if there are fewer than a limit.
+    """Raise ConfigError if there are no puzzles, if a set does not fill a batch in an iteration
+    (incomplete batches are dropped), or if there are fewer than a limit.
     """
+    if not train_set.metadata.total_groups:
+        raise ConfigError(f"{train_set.split_dirs[0]}: there are no puzzles to train on")
     key = "epochs" if config.eval_interval is None else "eval_interval"
     for name in train_batches(config, train_set).sets_without_batch():
         of_set = f" of the set {name}" if len(train_set.sets) > 1 else ""
@@ -184,14 +192,14 @@ def require_folders(config: TrainConfig) -> None:
     for path in [*config.train_paths, *config.test_paths]:
         require_folder(path, config.data)
     for path in config.test_paths if config.eval_split == "selection" else ():
-        if not (Path(path) / "selection").is_dir():
+        if not is_folder(Path(path) / "selection"):
             how = "build the set with --selection-size, as data=sudoku_held_out does"
             raise DatasetError(f"{path}: there is no split selection; {how}")
 
 
 def require_folder(path: str, known: DataConfig | None) -> None:
     """Raise DatasetError if a data folder is missing, with the command that builds a known set."""
-    if not Path(path).is_dir():
+    if not is_folder(Path(path)):
         hint = ""
         if known and known.builder and path == known.path:
             hint = f"; build it with: {known.how_to_build}"

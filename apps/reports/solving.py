@@ -299,7 +299,10 @@ def open_dataset(config: SolveConfig, trained: TrainedModel | None) -> PuzzleDat
     for folder in folders:
         require_folder(folder, run and run.data)
     known = run.data_folders("train") if run else []
-    return PuzzleDataset(folders, config.split, numbered_as=known)
+    dataset = PuzzleDataset(folders, config.split, numbered_as=known)
+    if run and run.arch.puzzle_emb_ndim:
+        dataset.require_names_of(known)
+    return dataset
 
 
 def data_set_puzzles(config: SolveConfig, trained: TrainedModel | None) -> Puzzles:

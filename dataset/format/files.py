@@ -23,6 +23,12 @@ from runtime.text import shown
 _MAX_JSON_BYTES = 2**29  # The names of a million puzzles take 40 MB.
 
 
+def is_folder(path: Path) -> bool:
+    """Return whether a folder exists; raise DatasetError if one may not look."""
+    with disk_errors(path, DatasetError):
+        return path.is_dir()
+
+
 def map_array(path: Path) -> np.ndarray:
     """Map an integer `.npy` file read-only; the size check avoids a SIGBUS for a truncated file.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dataset.dihedral import NUM_VIEWS
 from dataset.format import schema
-from dataset.format.files import file_sha256, json_sha256, map_array, read_json_object
+from dataset.format.files import file_sha256, is_folder, json_sha256, map_array, read_json_object
 from dataset.format.schema import METADATA_NAME, LazyArcSet, PuzzleDatasetMetadata, PuzzleSet
 from runtime.errors import DatasetError, disk_errors
 
@@ -22,9 +22,20 @@ _MANIFEST_KEYS = frozenset(("command", "seed", "sources", "counts", "files", "sh
 
 def load_metadata(split_dir: Path) -> PuzzleDatasetMetadata:
     """Read and check a split's `dataset.json`; raise DatasetError if it is missing or wrong."""
-    if not split_dir.is_dir():
+    if not is_folder(split_dir):
         raise DatasetError(f"{split_dir}: no such data set folder")
     return PuzzleDatasetMetadata.read(split_dir / METADATA_NAME)
+
+
+def parse_names(names: object, source: str | Path) -> list[str]:
+    """Check that parsed JSON is a list of names, and return it.
+
+    Raises:
+        DatasetError: it is not; the message begins with `source`.
+    """
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DatasetError(f"{source}: expected a list of names")
+    return names
 
 
 def load_split(

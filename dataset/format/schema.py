@@ -119,7 +119,7 @@ class PuzzleDatasetMetadata:
     num_puzzle_identifiers: _Size
     total_groups: _Count
     mean_puzzle_examples: _Mean
-    sets: tuple[str, ...]
+    sets: Annotated[tuple[str, ...], Field(min_length=1)]
     total_puzzles: _Count | None = None
     format: Literal["lazy_arc"] | None = None
     fields: dict[str, LabelField] = field(default_factory=dict)

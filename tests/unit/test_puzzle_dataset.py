@@ -306,6 +306,24 @@ def test_another_folder_without_puzzle_identifiers_is_fine(tmp_path: Path):
     assert (both.identifier_offsets, both.metadata.num_puzzle_identifiers) == ([0, 0], 1)
 
 
+def test_identifiers_must_have_the_names_of_training(tmp_path: Path):
+    orders = {"a": "<xy", "same": "<xy", "fewer": "<x", "other": "<yx", "unnamed": ""}
+    for folder, names in orders.items():
+        write(tmp_path / folder, metadata={"num_puzzle_identifiers": 3}, all=make_set([[1], [1]]))
+        if names:
+            (tmp_path / folder / "identifiers.json").write_text(json.dumps([*names]))
+    for folder in ("a", "same", "fewer", "unnamed"):
+        PuzzleDataset([tmp_path / folder], "train").require_names_of([tmp_path / "a"])
+    other = PuzzleDataset([tmp_path / "other"], "train")
+    other.require_names_of([tmp_path / "unnamed"])
+    told = r"other/identifiers\.json: identifier 1 is 'y', but 'x' in .*a/identifiers\.json"
+    with pytest.raises(DatasetError, match=told):
+        other.require_names_of([tmp_path / "a"])
+    (tmp_path / "other" / "identifiers.json").write_text("1")
+    with pytest.raises(DatasetError, match="expected a list of names"):
+        other.require_names_of([tmp_path / "a"])
+
+
 def test_folders_of_different_kinds_are_refused(tmp_path: Path):
     grid = np.full((1, 81), 2, np.uint8)
     paths = {name: tmp_path / str(name) for name in (None, "sudoku", "sudoku_x", "latin_square")}

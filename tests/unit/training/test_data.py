@@ -1,5 +1,6 @@
 """Opening the data of a run."""
 
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dataset.format.schema import LabelField
 from dataset.format.writing import write_puzzles
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError, DatasetError
@@ -49,6 +51,47 @@ def test_both_splits_are_opened_and_test_folders_may_be_others(
     assert (train.split_dirs, test.split_dirs) == ([sudoku_data / "train"], [folder / "test"])
     facts = {"vocab_size": 6, "seq_len": 16, "num_puzzle_identifiers": 1}
     assert data_facts(train.metadata, train.fields).to_dict() == facts
+
+
+def test_test_folders_must_name_the_identifiers_as_in_training(
+    arc_data: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(arc_data, tmp_path / "other"))
+    folders = (f"data_path={arc_data}", f"data_paths_test=[{other}]")
+    opened(*folders)
+    blank, *names = json.loads((arc_data / "identifiers.json").read_text())
+    (other / "identifiers.json").write_text(json.dumps([blank, *reversed(names)]))
+    opened(*folders, "arch.puzzle_emb_ndim=0")
+    with pytest.raises(DatasetError, match="identifier 1 is 'open.*, but 'one' in"):
+        opened(*folders)
+
+
+def test_only_the_label_fields_that_are_read_must_be_in_both_splits(tmp_path: Path) -> None:
+    grid, place = np.full((8, 16), 2, np.uint8), (f"data_path={tmp_path}", "heads=action")
+    actions, closer = ((LabelField(number), grid) for number in (5, 16))
+    both = {"actions": actions, "closer": closer}
+    write_puzzles(tmp_path / "train", grid, grid, vocab_size=6, fields=both)
+    write_puzzles(tmp_path / "test", grid, grid, vocab_size=6, fields={"actions": actions})
+    opened(*place)
+    write_puzzles(tmp_path / "test", grid, grid, vocab_size=6, fields={"actions": closer})
+    with pytest.raises(DatasetError, match=r"fields\.actions is .*16, .*, the training split has"):
+        opened(*place)
+
+
+@pytest.mark.parametrize("closed", ["", "test", "selection"])
+def test_a_folder_that_one_may_not_enter_is_named(
+    folder: Path, closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_dir = Path.is_dir
+
+    def refused(path: Path) -> bool:
+        if path == folder / closed:
+            raise PermissionError(13, "Permission denied")
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    with pytest.raises(DatasetError, match=f"^{folder / closed}: Permission denied$"):
+        opened(f"data_path={folder}", f"eval_split={closed or 'test'}")
 
 
 def test_folders_that_are_learned_one_after_the_other_are_told(
@@ -141,6 +184,12 @@ def test_each_set_must_fill_a_batch(sudoku_data: Path, tmp_path: Path) -> None:
     opened(*own, "global_batch_size=12")
     with pytest.raises(ConfigError, match="over 3 groups of the set all1 does not fill one batch"):
         opened(*own, "global_batch_size=13")
+
+
+def test_without_training_puzzles_there_is_no_run(folder: Path) -> None:
+    write_puzzles(folder / "train", *np.zeros((2, 0, 16), np.uint8), vocab_size=6)
+    with pytest.raises(ConfigError, match="train: there are no puzzles to train on"):
+        opened(f"data_path={folder}")
 
 
 LIMITS = {"limit_train_batches": 4, "overfit_batches": 4, "limit_eval_batches": 3}

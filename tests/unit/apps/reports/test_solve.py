@@ -1,5 +1,7 @@
 import dataclasses
 import io
+import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -159,6 +161,15 @@ def test_puzzles_of_a_data_set_are_chosen_by_index(
     assert puzzle.place == "all1, puzzle 2"
     assert np.array_equal(puzzle.tokens, inputs[5])
     assert [puzzle.place for puzzle in read(count=11)][9:] == ["all, puzzle 9", "all1, puzzle 0"]
+
+
+def test_data_with_other_names_than_in_training_are_refused(arc_data: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(arc_data, tmp_path / "other"))
+    blank, *names = json.loads((arc_data / "identifiers.json").read_text())
+    (other / "identifiers.json").write_text(json.dumps([blank, *reversed(names)]))
+    config = SolveConfig(checkpoint="x", count=1, data_path=str(other))
+    with pytest.raises(DatasetError, match="identifier 1 is 'open.*, but 'one' in"):
+        list(solve.read_puzzles(config, trained_on(None, data_path=str(arc_data)), None))
 
 
 def test_the_model_decides_the_kind() -> None:

@@ -167,6 +167,7 @@ def named(name: str) -> dict[str, Any]:
         ({"mean_puzzle_examples": False}, "mean_puzzle_examples is False"),
         ({"mean_puzzle_examples": 10**400}, "mean_puzzle_examples is 1000"),
         ({"sets": "all"}, "sets is 'all': input should be a valid list"),
+        ({"sets": []}, "sets is []: list should have at least 1 item"),
         ({"sets": ["all", 1]}, "sets.1 is 1: input should be a valid string"),
         ({"sets": ["all", "all"]}, "expected every name once"),
         ({"sets": [".hidden"]}, "set name '.hidden'"),
@@ -218,6 +219,19 @@ def test_unreadable_metadata_is_named(split_dir: Path, content: bytes | None, to
         load_metadata(split_dir)
     with refused(f"{split_dir / 'nowhere'}: no such data set folder"):
         load_metadata(split_dir / "nowhere")
+
+
+def test_a_folder_that_one_may_not_enter_is_named(split_dir: Path, monkeypatch: Any):
+    is_dir = Path.is_dir
+
+    def denied(path: Path) -> bool:
+        if path == split_dir:
+            raise PermissionError(13, "Permission denied")
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", denied)
+    with refused(f"{split_dir}: Permission denied"):
+        load_metadata(split_dir)
 
 
 Damage = Callable[[Path], object]
