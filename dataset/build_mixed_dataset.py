@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from dataset.command_line import Parser, command_of, flag, run_tool
-from dataset.format.files import write_json
+from dataset.format.files import is_folder, write_json
 from dataset.format.reading import fingerprint, load_split
 from dataset.format.schema import (
     BLANK_NAME,
@@ -56,7 +56,7 @@ def make(arguments: Sequence[str] | None) -> str:
     options = parser.parse_all(arguments)
     folders = [Path(folder) for folder in options.parts.split(",")]
     for folder in folders:
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise DatasetError(f"--parts: {folder}: no such folder; build this data set first")
     splits = {split: [read_part(folder / split) for folder in folders] for split in SPLITS}
     trained = zip(splits["train"], folders, strict=True)

@@ -193,6 +193,7 @@ class Kind:
         is_published: whether data sets that name no kind may be of it.
         is_named: whether identifiers.json names its puzzles.
         shares: the figures of its evaluator, the shares of the answers for which `holds` is true.
+            An answer for which all are true is right.
     """
 
     name: str

@@ -19,7 +19,7 @@ class RulesEvaluator(SharesEvaluator):
     """The `shares` of a kind: of valid answers and of those that keep the clues; for mazes, of
     paths and of shortest paths. If a puzzle has several right answers, each is valid. `rules` takes
     the kind of the data; another name is that of the kind. Of a mixed data set it measures the
-    valid answers of each kind.
+    right answers of each kind.
     """
 
     def __init__(self, config: EvaluatorConfig, dataset: PuzzleDataset) -> None:
@@ -51,7 +51,7 @@ class RulesEvaluator(SharesEvaluator):
                 boards = [each[own].reshape(-1, side, side) for each in (rows.inputs, rows.preds)]
                 size = int(boards[0].any((0, 1)).sum())  # The rest is padding.
                 grids = (board[:, :size, :size].reshape(-1, size**2) for board in boards)
-                valid[own] = kind.holds(*grids)[0]
+                valid[own] = np.all(kind.holds(*grids), axis=0)
             judged.append(valid)
         return judged
 

@@ -8,6 +8,7 @@ import pytest
 
 from dataset import build_mixed_dataset, build_puzzle_dataset
 from dataset.format.reading import load_split
+from dataset.format.writing import write_puzzles
 from dataset.kinds.base import kind_named
 from evaluation.evaluators.base import AnsweredRows, build_evaluators
 from puzzle_dataset import PuzzleDataset
@@ -67,6 +68,21 @@ def test_each_kind_is_judged_by_its_own_rules(mixed: Path) -> None:
     assert found.details["valid_queens"]["value"] == pytest.approx(2 / 3)
 
 
+def test_a_detour_is_no_right_answer_of_a_maze(tmp_path: Path) -> None:
+    # From S past one cell to G, and around it.
+    inputs = np.tile(np.array([3, 2, 4, 2, 2, 2, 2, 2, 2], np.uint8), (2, 1))
+    answers = inputs.copy()
+    answers[0, 1] = answers[1, 3:6] = 5
+    for split in ("train", "test"):
+        write_puzzles(tmp_path / "maze" / split, inputs, answers, vocab_size=6, kind="maze")
+    output = tmp_path / "mixed"
+    build_mixed_dataset.make(["--parts", f"{tmp_path / 'maze'}", "--output-dir", f"{output}"])
+    evaluator = build_evaluators(["rules"], PuzzleDataset([output], "test"))["rules"]
+    ids, halting = np.ones(2, np.int32), np.zeros(2, np.float32)
+    evaluator.add(AnsweredRows(inputs, answers, ids, answers, halting))
+    assert evaluator.finish(lambda own: [own]).metrics == {"valid_maze": 0.5}
+
+
 def test_two_parts_of_one_kind_are_refused(parts: list[Path], tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="two of the same kind: queens, queens"):
         build_mixed_dataset.make(
@@ -77,6 +93,22 @@ def test_two_parts_of_one_kind_are_refused(parts: list[Path], tmp_path: Path) ->
 def test_a_part_that_is_missing_is_to_be_built_first(parts: list[Path], tmp_path: Path) -> None:
     flags = ["--parts", f"{parts[0]},{tmp_path / 'gone'}", "--output-dir", str(tmp_path / "no")]
     with pytest.raises(DatasetError, match="gone: no such folder; build this data set first$"):
+        build_mixed_dataset.make(flags)
+
+
+def test_a_part_that_one_may_not_enter_is_named(
+    parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_dir = Path.is_dir
+
+    def refused(path: Path) -> bool:
+        if path == parts[1]:
+            raise PermissionError(13, "Permission denied")
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    flags = ["--parts", f"{parts[0]},{parts[1]}", "--output-dir", str(tmp_path / "no")]
+    with pytest.raises(DatasetError, match=f"^{parts[1]}: Permission denied$"):
         build_mixed_dataset.make(flags)
 
 
