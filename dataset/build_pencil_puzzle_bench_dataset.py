@@ -53,6 +53,9 @@ def make(arguments: Sequence[str] | None) -> str:
     options = parser.parse_all(arguments)
     name, size = _KINDS[options.kind][0], options.size or _KINDS[options.kind][1]
     kind = kind_named(options.kind)
+    if size not in kind.sizes:
+        sizes = ", ".join(map(str, kind.sizes))
+        parser.error(f"--size {size}; accepted for {options.kind}: {sizes}")
     with tempfile.TemporaryDirectory() as folder:
         wheel = Path(options.source) if options.source else downloaded(Path(folder))
         sources, links = {wheel.name: file_sha256(wheel)}, [*puzzles_of(wheel, name)]

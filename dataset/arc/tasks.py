@@ -96,7 +96,9 @@ def read_folder(folder: str) -> Source:
     tasks, digests = [], {}
     for place in (root, *subfolders):
         is_evaluation = place.resolve().name == EVALUATION_FOLDER
-        for path in sorted(place.glob("*.json")):
+        with disk_errors(place, DatasetError):  # glob would leave out an unreadable folder.
+            files = sorted(path for path in place.iterdir() if path.match("*.json"))
+        for path in files:
             source = path.as_posix()
             digests[source], content = file_sha256(path), read_json(path)
             tasks.append(parse_task(path.stem, content, source, is_evaluation=is_evaluation))

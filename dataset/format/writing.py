@@ -180,6 +180,11 @@ def _require_replaceable(output: Path) -> None:
     is_set = any((output / split / METADATA_NAME).is_file() for split in ("train", "test"))
     if names and not is_set:
         raise DatasetError(f"{output}: exists and is not a data set; choose another folder")
-    if foreign := min(names - _OWN_NAMES, default=None):
+    inside = {
+        f"{path.parent.name}/{path.name}"
+        for path in output.glob("*/*")
+        if path.name != METADATA_NAME and not path.match("*__*.npy")
+    }
+    if foreign := min((names - _OWN_NAMES) | inside, default=None):
         problem = f"{foreign} is no part of the data set and would be deleted"
         raise DatasetError(f"{output}: {problem}; move it, or choose another folder")

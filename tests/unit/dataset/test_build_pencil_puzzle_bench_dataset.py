@@ -76,6 +76,14 @@ def test_a_size_without_puzzles_and_a_wrong_file_are_named(tmp_path: Path) -> No
     assert not (tmp_path / "set").exists()
 
 
+def test_a_size_that_the_kind_does_not_have_is_refused_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        builder.make(["--kind=light_up", "--size=12", "--source=gone", f"--output-dir={tmp_path}"])
+    assert "--size 12; accepted for light_up: 5, 6, 7, 8, 9, 10 (" in capsys.readouterr().err
+
+
 def test_pip_that_finds_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builder, "PACKAGE", "ppbench-that-is-not==0.1.0")
     monkeypatch.setenv("PIP_NO_INDEX", "1")

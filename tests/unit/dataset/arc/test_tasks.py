@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,21 @@ def test_missing_and_empty_folders_are_named(tmp_path: Path) -> None:
         read_folder(str(tmp_path / "nowhere"))
     with pytest.raises(DatasetError, match=r"no \*\.json in it"):
         read_folder(str(tmp_path))
+
+
+def test_an_unreadable_subfolder_is_named(
+    arc_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iterdir = Path.iterdir
+
+    def refused(path: Path) -> Iterator[Path]:
+        if path.name == "Concept":
+            raise PermissionError(13, "Permission denied")
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(DatasetError, match="Concept: Permission denied$"):
+        read_folder(str(arc_folder))
 
 
 def write_kaggle(folder: Path, challenges: Any, solutions: Any = None) -> str:

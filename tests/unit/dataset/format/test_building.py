@@ -64,6 +64,7 @@ def test_atomic_build_refuses_what_is_no_data_set(tmp_path: Path):
     ("is_set", "name", "reason"),
     [
         (True, "train.csv", "train.csv is no part of the data set and would be deleted; move it"),
+        (True, "train/notes.md", "train/notes.md is no part of the data set and would be deleted"),
         (False, "manifest.json", "exists and is not a data set"),
     ],
 )
@@ -85,7 +86,7 @@ def test_an_older_set_is_replaced_once_everything_is_on_the_disk(
 ):
     output = tmp_path / "set"
     build(output)
-    (output / "train" / "old").touch()
+    (output / "train" / "all__old.npy").touch()
     reader = load_split(output / "train")[1]["all"].inputs
     done: list[tuple[str, int | None]] = []
     sync, rename, swap = os.fsync, os.rename, files.exchange
@@ -113,7 +114,7 @@ def test_an_older_set_is_replaced_once_everything_is_on_the_disk(
     assert {path.stat().st_ino for path in [output, *output.rglob("*")]} <= before
     assert ("sync", tmp_path.stat().st_ino) in done[swaps[-1] :]
     assert sorted(path.name for path in output.iterdir()) == ["manifest.json", "train"]
-    assert not (output / "train" / "old").exists()
+    assert not (output / "train" / "all__old.npy").exists()
     assert list(tmp_path.iterdir()) == [output]
     np.testing.assert_array_equal(reader, CELLS)  # Old readers keep the old file.
 
