@@ -28,11 +28,13 @@ class Part(NamedTuple):
         schema: the schema of its settings, a subclass of the registry's `base`.
         load: imports and returns its code, a class or function.
         text: a few words about it, for the settings' comments.
+        module: the name of the module that registered it.
     """
 
     schema: type[Any]
     load: Callable[[], Any]
     text: str
+    module: str = ""
 
 
 UNKNOWN_PART = "unknown_part"
@@ -84,7 +86,8 @@ class Registry:
         field = schema.model_fields.get("name")
         if field and field.annotation is not str and name not in get_args(field.annotation):
             raise ConfigError(f'{schema.__name__} needs name: Literal["{name}"] = "{name}"')
-        self._parts[name] = Part(schema, load or (lambda: schema), text)
+        module = sys._getframe(1).f_globals.get("__name__", "")  # of the caller
+        self._parts[name] = Part(schema, load or (lambda: schema), text, module)
 
     def load(self, name: str) -> Any:
         """Import and return the code of a part; raise ConfigError if that fails."""
@@ -214,7 +217,8 @@ PLUGIN_PARTS: list[tuple[Registry, str]] = []
 
 
 def import_plugins(names: Sequence[str]) -> None:
-    """Import modules from Python's path or the current folder, and rebuild all schemas.
+    """Import modules from Python's path or the current folder, and rebuild all schemas. After an
+    error the modules before the wrong one are in use, and the wrong one can be imported again.
 
     Raises:
         ConfigError: a module cannot be imported, or registers a name that is taken.
@@ -223,17 +227,28 @@ def import_plugins(names: Sequence[str]) -> None:
     if not new:
         return
     before = _all_parts()
-    for name in new:
-        try:
-            if importlib.util.find_spec(name.partition(".")[0]) is None:
-                sys.path.append(str(Path.cwd()))
-            importlib.import_module(name)
-        except (Exception, SystemExit) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"plugins=[{shown(name)}]: {shown(reason, 300)}") from error
-        PLUGINS.append(name)
-    PLUGIN_PARTS.extend(part for part in _all_parts() if part not in before)
-    rebuild_schemas()
+    try:
+        for name in new:
+            _import_plugin(name)
+            PLUGINS.append(name)
+    finally:
+        PLUGIN_PARTS.extend(part for part in _all_parts() if part not in before)
+        rebuild_schemas()
+
+
+def _import_plugin(name: str) -> None:
+    before = _all_parts()
+    try:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            sys.path.append(str(Path.cwd()))
+        importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        # Python drops a module that failed, but keeps the modules that it has imported.
+        for registry, part in _all_parts():
+            if (registry, part) not in before and registry[part].module not in sys.modules:
+                del registry._parts[part]
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"plugins=[{shown(name)}]: {shown(reason, 300)}") from error
 
 
 def _all_parts() -> list[tuple[Registry, str]]:

@@ -1,0 +1,75 @@
+"""Importing plug-ins, also after one of them has failed."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime import registry
+from runtime.errors import ConfigError
+from runtime.registry import Registry, import_plugins
+from runtime.schema import Schema
+
+NAMES = ("broken_parts", "good_parts", "helping_parts")
+ADD = """
+from runtime.registry import Registry
+(WIDGETS,) = Registry.all
+WIDGETS.add({!r}, WIDGETS.base)
+"""
+
+
+class WidgetConfig(Schema):
+    """The settings of a widget."""
+
+
+@pytest.fixture
+def widgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    """Return a registry, the only one, while plug-ins are looked for in `tmp_path`."""
+    for name in ("PLUGINS", "PLUGIN_PARTS"):
+        monkeypatch.setattr(registry, name, [])
+    monkeypatch.setattr(Registry, "all", [])
+    monkeypatch.syspath_prepend(tmp_path)
+    yield Registry("widget", WidgetConfig)
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def rebuilt(widgets: Registry, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Return the widgets at each rebuild of the schemas."""
+    found: list[list[str]] = []
+    monkeypatch.setattr(registry, "rebuild_schemas", lambda: found.append([*widgets]))
+    return found
+
+
+def write(path: Path, content: str) -> None:
+    path.write_text(content)
+    importlib.invalidate_caches()
+
+
+def test_a_mended_plugin_can_be_imported(
+    widgets: Registry, rebuilt: list[list[str]], tmp_path: Path
+) -> None:
+    mended = f"import helping_parts\n{ADD.format('own')}"
+    write(tmp_path / "helping_parts.py", ADD.format("helper"))
+    write(tmp_path / "broken_parts.py", f"{mended}1 / 0\n")
+    with pytest.raises(ConfigError, match=r"plugins=\[broken_parts\]: ZeroDivisionError"):
+        import_plugins(["broken_parts"])
+    assert [*widgets] == ["helper"]  # Python does not import this module again.
+    write(tmp_path / "broken_parts.py", mended)
+    import_plugins(["broken_parts"])
+    assert [name for _, name in registry.PLUGIN_PARTS] == ["helper", "own"]
+    assert rebuilt[-1] == ["helper", "own"]
+
+
+def test_a_plugin_before_a_misspelt_one_is_in_use(
+    widgets: Registry, rebuilt: list[list[str]], tmp_path: Path
+) -> None:
+    write(tmp_path / "good_parts.py", ADD.format("good"))
+    with pytest.raises(ConfigError, match=r"plugins=\[god_parts\]: ModuleNotFoundError"):
+        import_plugins(["good_parts", "god_parts"])
+    import_plugins(["good_parts"])
+    assert [name for _, name in registry.PLUGIN_PARTS] == ["good"]
+    assert rebuilt == [["good"]]
