@@ -45,7 +45,7 @@ class QueensKind(Kind):
         return wrong.reshape(answer.shape) | ~np.isin(answer, (FREE, QUEEN))
 
     def draw(self, size: int, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
-        """Draw a solution and show one to three of its queens (four from size 10 on)."""
+        """Draw a solution and show one to `size // 2 - 1` of its queens."""
         board = np.full((size, size), FREE)
         answer = filled(board, self.rules(board).drawn(draws))
         shown = draws.order(size)[: 1 + draws.below(size // 2 - 1)]  # rows, each with one queen
