@@ -43,15 +43,22 @@ class RecordedRun(DataSettings, extra="ignore"):
     @field_validator("data")
     @classmethod
     def _keep_no_commands(cls, data: DataConfig | None) -> DataConfig | None:
-        return data and _without_commands(data)
+        return data and _with_our_command(data)
 
 
-def _without_commands(data: DataConfig) -> DataConfig:
-    """Drop a stranger's build command, which messages would show as our advice."""
-    from training.config.source import CONFIG_DIR
+def _with_our_command(data: DataConfig) -> DataConfig:
+    """Drop a stranger's build command, which messages would show as our advice. Models are shared
+    without it: add ours if name and path are those of a data set of ours.
+    """
+    from training.config.source import CONFIG_DIR, read_yaml
 
-    is_ours = data.name in {path.stem for path in (CONFIG_DIR / "data").glob("*.yaml")}
-    builder = data.builder if is_ours else None
+    files = {path.stem: path for path in (CONFIG_DIR / "data").glob("*.yaml")}
+    file, builder = files.get(data.name), data.builder
+    if file is None:
+        builder = None
+    elif builder is None:
+        ours = DataConfig.model_validate(read_yaml(file))
+        builder = ours.builder if ours.path == data.path else None
     return data.model_copy(update={"builder": builder})
 
 

@@ -208,7 +208,7 @@ MUTANTS: dict[str, tuple[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]
     ),
     "pass_commands_on": (
         "a checkpoint's command for building its data shown as advice",
-        {"training.checkpoint.trained_model._without_commands": lambda data: data},
+        {"training.checkpoint.trained_model._with_our_command": lambda data: data},
     ),
     "take_any_set_name": (
         "the names of sets not checked",

@@ -90,6 +90,26 @@ def test_only_our_own_build_command_of_a_recorded_data_set_is_shown(
         require_folder("x; y", find(tmp_path).run.data)
 
 
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        (
+            "data/queens",
+            "; build it with: python scripts/build_dataset.py data=queens data.path=data/queens",
+        ),
+        ("data/other", ""),
+    ],
+)
+def test_our_build_command_is_shown_for_a_shared_model_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = {"name": "queens", "path": path, "evaluators": ["rules"]}
+    save(tmp_path, 1, config=CONFIG | {"data": data})
+    with pytest.raises(DatasetError, match=f"^{path}: no such data folder{re.escape(hint)}$"):
+        require_folder(path, find(tmp_path).run.data)
+
+
 def test_a_missing_checkpoint_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere: no such checkpoint"):
         find(tmp_path / "nowhere")
