@@ -56,8 +56,7 @@ class GridConfig(Schema):
 
     name: Literal["grid"] = "grid"
     objective: str | None = None
-    """the metric that orders the table; null: the share solved by search, else ARC's pass@2, else
-    the exact accuracy"""
+    """the metric that orders the table; null: the headline (docs/evaluation.md)"""
     direction: Literal["maximize", "minimize"] = "maximize"
     params: dict[str, str] | None = None
     """swept settings with their values, for example {lr: "1e-3,1e-4"}; the command line wins"""

@@ -279,7 +279,7 @@ class RunFolderSettings(Schema):
     """The run's folder and its checkpoints."""
 
     project_name: FolderName | None = None
-    """null: from the data set's name"""
+    """null: from the data folder's name"""
     run_name: FolderName | None = None
     """null: a random name"""
     checkpoint_path: FolderPath | None = None
