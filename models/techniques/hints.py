@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from runtime.streams import Address
 
 _STREAM = 0x68696E74
-# In pairs of updates; the data write it for all later times too, so no step may reach it.
-_LATEST = 255
 
 
 class Hints(Technique):
@@ -51,10 +49,6 @@ class Hints(Technique):
             raise ValueError(f"the heads must predict the field {self.field}, and no other")
         if self.pace > arch.local_updates:
             raise ValueError(f"pace={self.pace} exceeds the {arch.local_updates} updates of a step")
-        if arch.halt_max_steps > (most := (2 * _LATEST - 1) // self.pace):
-            why = f"the data give only times below {2 * _LATEST} updates"
-            steps = f"halt_max_steps={arch.halt_max_steps} with pace={self.pace}"
-            raise ValueError(f"{steps}: {why}; use at most {most} steps")
         if arch.techniques.acting("depth_at"):
             raise ValueError("the number of updates in a step must not change (curriculum)")
 

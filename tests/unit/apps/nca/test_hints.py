@@ -131,13 +131,6 @@ def test_what_does_not_fit_is_named(change: Any, named: str) -> None:
         NCAConfig(**SMALL | change)
 
 
-def test_no_step_is_later_than_the_times_in_the_data() -> None:
-    NCAConfig(**SMALL | {"halt_max_steps": 254})
-    told = "halt_max_steps=255 with pace=2: the data give only times below 510.*at most 254 steps"
-    with pytest.raises(ValidationError, match=told):
-        NCAConfig(**SMALL | {"halt_max_steps": 255})
-
-
 def test_other_architectures_and_curricula_are_refused() -> None:
     with pytest.raises(ValidationError, match="it needs arch=nca with"):
         TransformerConfig.model_validate({"techniques": {"hints": {}}})
