@@ -81,9 +81,10 @@ def prepare(config: EvalConfig) -> Job:
 def require_overrides(overrides: ArchOverrides, arch: RecurrenceConfig) -> None:
     """Raise ConfigError if an override does not change this architecture."""
     own = type(arch).model_fields.keys()
-    if "L_cycles" not in own:  # Some ignore H_cycles, which published runs set.
-        own -= {"H_cycles"}
-    if unknown := overrides.model_dump(exclude_none=True).keys() - own:
+    asked = overrides.model_dump(exclude_none=True).keys()
+    if "H_cycles" in asked and "L_cycles" not in own:  # Some ignore H_cycles, as published.
+        raise ConfigError(f"arch_overrides.H_cycles: arch={arch.name} has no cycles")
+    if unknown := asked - own:
         raise ConfigError(f"arch_overrides.{min(unknown)}: arch={arch.name} has no such setting")
 
 
