@@ -202,7 +202,7 @@ def what_differs(config: EvalConfig, trained: TrainedModel, dataset: PuzzleDatas
     perturb = f"{config.perturb}{config.noise if config.perturb == 'noise' else ''}"
     arch, steps = trained.run.arch, config.arch_overrides.halt_max_steps
     overrides = dict(_values_that_differ(config.arch_overrides, arch))
-    if steps is not None:  # The evaluations of arch=lattice have a setting of their own.
+    if steps is not None:  # Evaluations may have a setting of their own.
         overrides[f"halt_max_steps-{steps}"] = arch.with_depth(steps) != arch
     parts = [
         *((folder.name, own and own != asked.keys()) for folder in asked),
