@@ -223,30 +223,36 @@ def import_plugins(names: Sequence[str]) -> None:
     Raises:
         ConfigError: a module cannot be imported, or registers a name that is taken.
     """
-    new = [name for name in names if name not in PLUGINS]
-    if not new:
-        return
-    before = _all_parts()
-    try:
-        for name in new:
+    for name in names:
+        if name in PLUGINS:
+            continue
+        before = _all_parts()
+        try:
             _import_plugin(name)
             PLUGINS.append(name)
-    finally:
-        PLUGIN_PARTS.extend(part for part in _all_parts() if part not in before)
-        rebuild_schemas()
+        finally:
+            PLUGIN_PARTS.extend(part for part in _all_parts() if part not in before)
 
 
 def _import_plugin(name: str) -> None:
-    before = _all_parts()
+    before, was_imported = _all_parts(), False
     try:
         if importlib.util.find_spec(name.partition(".")[0]) is None:
             sys.path.append(str(Path.cwd()))
         importlib.import_module(name)
+        was_imported = True
+        rebuild_schemas()
     except (Exception, SystemExit) as error:
+        new = [part for part in _all_parts() if part not in before]
+        if was_imported:  # A schema refuses a part: drop all modules that registered some.
+            for module in (name, *(registry[part].module for registry, part in new)):
+                sys.modules.pop(module, None)
         # Python drops a module that failed, but keeps the modules that it has imported.
-        for registry, part in _all_parts():
-            if (registry, part) not in before and registry[part].module not in sys.modules:
+        for registry, part in new:
+            if registry[part].module not in sys.modules:
                 del registry._parts[part]
+        if was_imported:
+            rebuild_schemas()
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError(f"plugins=[{shown(name)}]: {shown(reason, 300)}") from error
 

@@ -64,6 +64,25 @@ def test_a_mended_plugin_can_be_imported(
     assert rebuilt[-1] == ["helper", "own"]
 
 
+def test_a_plugin_that_a_schema_refuses_leaves_nothing_behind(
+    widgets: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rebuild() -> None:
+        if "taken" in widgets:
+            raise ConfigError("HeadsConfig has taken already")
+
+    monkeypatch.setattr(registry, "rebuild_schemas", rebuild)
+    write(tmp_path / "helping_parts.py", ADD.format("helper"))
+    write(tmp_path / "broken_parts.py", f"import helping_parts\n{ADD.format('taken')}")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"plugins=\[broken_parts\]: .* has taken already"):
+            import_plugins(["broken_parts"])
+        assert ([*widgets], registry.PLUGINS, registry.PLUGIN_PARTS) == ([], [], [])
+    write(tmp_path / "broken_parts.py", f"import helping_parts\n{ADD.format('own')}")
+    import_plugins(["broken_parts"])
+    assert ([*widgets], registry.PLUGINS) == (["helper", "own"], ["broken_parts"])
+
+
 def test_a_plugin_before_a_misspelt_one_is_in_use(
     widgets: Registry, rebuilt: list[list[str]], tmp_path: Path
 ) -> None:
