@@ -12,6 +12,7 @@ from apps.sweeps.jobs import Job, expand, swept
 from apps.sweeps.programs import EVALUATION, TRAINING, Plan, Program, plan_of
 from apps.sweeps.run import run_sweep
 from apps.sweeps.table import mean_and_std
+from dataset.format.files import is_folder
 from dataset.format.reading import load_metadata
 from evaluation.config import EvalConfig
 from evaluation.headline import headline_of
@@ -168,9 +169,13 @@ def require_data(run: TrainConfig) -> None:
     try:
         require_folders(run)
     except DatasetError as error:
-        exists = run.eval_split and all(Path(path).is_dir() for path in run.test_paths)
-        raise DatasetError(f"{error}{', or selection=last' if exists else ''}") from None
-    if not any((Path(path) / "test").is_dir() for path in run.test_paths):
+        # `is_folder` raises the same error again if a folder is closed.
+        folders = map(Path, [*run.train_paths, *run.test_paths])
+        lacks_selection = all(map(is_folder, folders)) and not all(
+            is_folder(Path(path) / "selection") for path in run.test_paths
+        )
+        raise DatasetError(f"{error}{', or selection=last' if lacks_selection else ''}") from None
+    if not any(is_folder(Path(path) / "test") for path in run.test_paths):
         raise DatasetError(f"{', '.join(run.test_paths)}: there is no test split to measure")
 
 

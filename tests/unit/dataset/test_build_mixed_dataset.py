@@ -1,7 +1,9 @@
 """The builder of data sets of several kinds, and their evaluation."""
 
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,14 +101,14 @@ def test_a_part_that_is_missing_is_to_be_built_first(parts: list[Path], tmp_path
 def test_a_part_that_one_may_not_enter_is_named(
     parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_dir = Path.is_dir
+    stat = Path.stat
 
-    def refused(path: Path) -> bool:
+    def refused(path: Path, **options: Any) -> os.stat_result:
         if path == parts[1]:
             raise PermissionError(13, "Permission denied")
-        return is_dir(path)
+        return stat(path, **options)
 
-    monkeypatch.setattr(Path, "is_dir", refused)
+    monkeypatch.setattr(Path, "stat", refused)
     flags = ["--parts", f"{parts[0]},{parts[1]}", "--output-dir", str(tmp_path / "no")]
     with pytest.raises(DatasetError, match=f"^{parts[1]}: Permission denied$"):
         build_mixed_dataset.make(flags)

@@ -1,6 +1,7 @@
 """Opening the data of a run."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,14 +83,14 @@ def test_only_the_label_fields_that_are_read_must_be_in_both_splits(tmp_path: Pa
 def test_a_folder_that_one_may_not_enter_is_named(
     folder: Path, closed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_dir = Path.is_dir
+    stat = Path.stat
 
-    def refused(path: Path) -> bool:
+    def refused(path: Path, **options: Any) -> os.stat_result:
         if path == folder / closed:
             raise PermissionError(13, "Permission denied")
-        return is_dir(path)
+        return stat(path, **options)
 
-    monkeypatch.setattr(Path, "is_dir", refused)
+    monkeypatch.setattr(Path, "stat", refused)
     with pytest.raises(DatasetError, match=f"^{folder / closed}: Permission denied$"):
         opened(f"data_path={folder}", f"eval_split={closed or 'test'}")
 

@@ -264,6 +264,26 @@ def test_missing_data_are_reported_with_the_command_that_builds_them(
     assert found.folder == Path("protocol/trm_arc_1_last")
 
 
+def test_only_missing_selection_puzzles_can_be_done_without(
+    parse: Any, held_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = parse("seed=3").runs
+    gone = {"data_path": str(tmp_path / "gone"), "data_paths_test": [str(held_out)]}
+    with pytest.raises(DatasetError, match="gone: no such data folder$"):
+        protocol.require_data(run.model_copy(update=gone))
+    stat = Path.stat
+
+    def refused(path: Path, **options: Any) -> os.stat_result:
+        if path == closed:
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    for closed in (held_out, held_out / "selection", held_out / "test"):
+        with pytest.raises(DatasetError, match=f"^{closed}: Permission denied$"):
+            protocol.require_data(run)
+
+
 # By recipe, the setting of TINY_ARCH that it does not have.
 RECIPES = {"sic_sudoku_extreme_1k": "", "dec_sudoku_extreme_1k": "arch.H_layers=1"}
 

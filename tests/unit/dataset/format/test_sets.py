@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -222,14 +223,15 @@ def test_unreadable_metadata_is_named(split_dir: Path, content: bytes | None, to
 
 
 def test_a_folder_that_one_may_not_enter_is_named(split_dir: Path, monkeypatch: Any):
-    is_dir = Path.is_dir
+    stat = Path.stat
 
-    def denied(path: Path) -> bool:
+    def denied(path: Path, **options: Any) -> os.stat_result:
         if path == split_dir:
             raise PermissionError(13, "Permission denied")
-        return is_dir(path)
+        return stat(path, **options)
 
-    monkeypatch.setattr(Path, "is_dir", denied)
+    monkeypatch.setattr(Path, "stat", denied)
+    monkeypatch.setattr(Path, "is_dir", lambda path: False)  # As from Python 3.14 on.
     with refused(f"{split_dir}: Permission denied"):
         load_metadata(split_dir)
 
