@@ -6,6 +6,7 @@ checkpoint=hf://OWNER/NAME works in every command that takes a checkpoint.
 """
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
@@ -178,8 +179,8 @@ def _without_paths(value: Any) -> Any:
     path = f"{first}{slash}{after}"
     paths = path.split(",")
     away = [one.startswith(("/", "~")) or "://" in one or ".." in Path(one).parts for one in paths]
-    if not any(away):
-        return value
+    if not any(away):  # A path may stand behind an option with a slash, or in brackets.
+        return re.sub(r"(?s)(?<=[=\['\"])[/~].*", lambda found: Path(found[0]).name, value)
     if away[0] and not all(away):  # No list, but a path with a comma.
         paths = [path]
     return f"{option}{equals}{','.join(Path(one).name for one in paths)}"

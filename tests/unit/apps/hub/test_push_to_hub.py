@@ -70,6 +70,10 @@ def test_commands_that_built_the_data_have_no_paths(tmp_path: Path) -> None:
         ("--parts=/home/me/a,../b", "--parts=a,b"),
         ("/home/me,you/data", "data"),
         ("--parts=data/a,data/lr=3/b", "--parts=data/a,data/lr=3/b"),
+        ("data/builder=/home/me/own", "data/builder=own"),
+        ("data/builder=~/own", "data/builder=own"),
+        ("data/builder=data/own", "data/builder=data/own"),
+        ("data_paths=[/home/me/data]", "data_paths=[data]"),
         ("--sizes=1,2", "--sizes=1,2"),
     ],
 )
