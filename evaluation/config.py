@@ -320,9 +320,13 @@ class SolveConfig(ThinkingSettings, PluginSettings):
             raise ValueError(f"{' and '.join(given)} are both set; choose one source of puzzles")
         of_data_set = self.count is not None or self.index is not None
         # The data set of an ARC task names the tasks that the model knows.
-        for name, is_read in (("data_path", of_data_set or self.is_task), ("set", of_data_set)):
+        for name, is_read, more in (
+            ("data_path", of_data_set or self.is_task, " or file=TASK.json"),
+            ("set", of_data_set, ""),
+        ):
             if getattr(self, name) is not None and not is_read:
-                raise ValueError(f"{name} needs count=N (its first puzzles) or index=N (puzzle N)")
+                ways = "count=N (its first puzzles) or index=N (puzzle N)"
+                raise ValueError(f"{name} needs {ways}{more}")
         for name in ("steps", "chains", "select"):
             if len(values := getattr(self, name) or [1]) > 1:
                 raise ValueError(
