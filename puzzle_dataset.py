@@ -158,29 +158,34 @@ class PuzzleDataset:
             raise DatasetError(f"{self.split_dirs[0] / METADATA_NAME}: {problem}")
         return name
 
-    def require_names_of(self, trained: Sequence[Path | str]) -> None:
-        """Check that each identifier has the same name as in the one folder that a model was
-        trained on, because each name has its own row of the puzzle embedding. Folders without
-        identifiers.json are not compared.
+    def require_names_of(
+        self, trained: Sequence[Path | str], names_file: Path | None = None
+    ) -> None:
+        """Check that each identifier has the same name as in training, because each name has its
+        own row of the puzzle embedding. Folders without identifiers.json are not compared.
 
+        Args:
+            trained: the folders that a model was trained on; several are not compared.
+            names_file: all names in the model's puzzle embedding, instead of those in `trained`.
         Raises:
             DatasetError: an identifier has another name there.
         """
-        if len(trained) != 1 or self.metadata.num_puzzle_identifiers == 1:
+        if names_file is None and len(trained) == 1:
+            names_file = Path(trained[0]) / IDENTIFIERS_NAME
+        if names_file is None or self.metadata.num_puzzle_identifiers == 1:
             return
-        there = Path(trained[0]) / IDENTIFIERS_NAME
         for split_dir, offset in zip(self.split_dirs, self.identifier_offsets, strict=True):
             here = split_dir.parent / IDENTIFIERS_NAME
-            is_same = here.resolve() == there.resolve()
-            if is_same or not os.path.exists(here) or not os.path.exists(there):
+            is_same = here.resolve() == names_file.resolve()
+            if is_same or not os.path.exists(here) or not os.path.exists(names_file):
                 continue
-            names, known = (parse_names(read_json(path), path) for path in (here, there))
+            names, known = (parse_names(read_json(path), path) for path in (here, names_file))
             pairs = zip(names, known[offset:], strict=False)
             for number, (name, other) in enumerate(pairs):
                 if name != other:
-                    found = f"identifier {number} is {quoted(name)}, but {quoted(other)} in {there}"
+                    found = f"identifier {number} is {quoted(name)}, but {quoted(other)}"
                     problem = "the model would take the puzzle embedding of another puzzle"
-                    raise DatasetError(f"{here}: {found}: {problem}")
+                    raise DatasetError(f"{here}: {found} in {names_file}: {problem}")
 
     def fingerprint(self) -> str:
         """Return the sha256 (hex) over the content of all files, in the order of the paths."""

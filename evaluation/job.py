@@ -62,8 +62,7 @@ def prepare(config: EvalConfig) -> Job:
     views = views_for(config, kind, isqrt(dataset.metadata.seq_len))
     facts = data_facts(dataset.metadata, dataset.fields, dataset.kind)
     trained.require_fit(facts, str(dataset.split_dirs[0]))
-    if arch.puzzle_emb_ndim:
-        dataset.require_names_of(trained.run.data_folders("train"))
+    trained.require_names(dataset)
     evaluators = {}
     if not (config.thinks_longer or config.search.chains or config.probes):
         asked, run = config.evaluators, trained.run
@@ -109,8 +108,7 @@ def open_energy_set(
         raise DatasetError(f"select=energy: {error} (energy.data_path=FOLDER)") from None
     where, facts = dataset.split_dirs[0], data_facts(dataset.metadata, kind=dataset.kind)
     trained.require_fit(facts, str(where))
-    if trained.run.arch.puzzle_emb_ndim:
-        dataset.require_names_of(trained_on)
+    trained.require_names(dataset)
     if facts.seq_len != seq_len:
         other = f"{where} has puzzles of {facts.seq_len} cells, the test set of {seq_len}"
         raise DatasetError(f"select=energy: {other}; choose energy.data_path=FOLDER")

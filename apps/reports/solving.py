@@ -17,7 +17,6 @@ from apps.reports.drawing import require_gif
 from apps.reports.terminal import as_text
 from apps.zoo.address import address_for
 from dataset.format.files import read_json
-from dataset.format.schema import IDENTIFIERS_NAME
 from dataset.kinds.arc import ARC, arc_puzzles, read_arc_task
 from dataset.kinds.base import Kind, Puzzle
 from dataset.kinds.sudoku import SUDOKU
@@ -216,7 +215,7 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel | None, kind: Kind |
     `trained` is None for a model of the zoo that the puzzles decide.
 
     Raises:
-        ConfigError: no source of puzzles is given.
+        ConfigError: no source of puzzles is given, or the model needs no data to read a task.
         DatasetError: a line is no puzzle; names file and line.
     """
     if config.puzzle is not None:
@@ -226,6 +225,10 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel | None, kind: Kind |
     elif config.is_task and trained is not None:
         if kind not in (None, ARC):
             raise DatasetError(f"{config.file}: this model reads {kind.name} puzzles")
+        reads_data = trained.run.arch.puzzle_emb_ndim and trained.names_file is None
+        if config.data_path and not reads_data:
+            told = f"{trained.weights} needs no data to read an ARC task"
+            raise ConfigError(f"data_path has no effect: {told}")
         task = read_arc_task(Path(str(config.file)))
         found = arc_puzzles(task, names_known_to(trained, partial(open_dataset, config, trained)))
         yield from ((task.source, puzzle) for puzzle in found)
@@ -250,9 +253,8 @@ def names_known_to(
     """
     if not trained.run.arch.puzzle_emb_ndim:
         return None
-    beside = trained.weights / IDENTIFIERS_NAME  # A model of the zoo comes without its data.
-    if beside.exists():
-        return parse_names(read_json(beside), beside)
+    if (file := trained.names_file) is not None:
+        return parse_names(read_json(file), file)
     return identifiers_of(open_data())
 
 
@@ -300,8 +302,8 @@ def open_dataset(config: SolveConfig, trained: TrainedModel | None) -> PuzzleDat
         require_folder(folder, run and run.data)
     known = run.data_folders("train") if run else []
     dataset = PuzzleDataset(folders, config.split, numbered_as=known)
-    if run and run.arch.puzzle_emb_ndim:
-        dataset.require_names_of(known)
+    if trained is not None:
+        trained.require_names(dataset)
     return dataset
 
 

@@ -319,6 +319,12 @@ def test_identifiers_must_have_the_names_of_training(tmp_path: Path):
     told = r"other/identifiers\.json: identifier 1 is 'y', but 'x' in .*a/identifiers\.json"
     with pytest.raises(DatasetError, match=told):
         other.require_names_of([tmp_path / "a"])
+    # A file of names replaces those of the folders.
+    files = {name: tmp_path / name / "identifiers.json" for name in ("a", "other")}
+    other.require_names_of([tmp_path / "a"], files["other"])
+    for trained in ("other", "nowhere"):
+        with pytest.raises(DatasetError, match=told):
+            other.require_names_of([tmp_path / trained], files["a"])
     (tmp_path / "other" / "identifiers.json").write_text("1")
     with pytest.raises(DatasetError, match="expected a list of names"):
         other.require_names_of([tmp_path / "a"])

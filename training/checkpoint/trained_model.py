@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import field_validator
 
+from dataset.format.schema import IDENTIFIERS_NAME
 from models.architectures import ArchConfig
 from models.config import DataFacts
 from runtime.errors import CheckpointError, ConfigError, disk_errors
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from models.act import ACTLossHead
+    from puzzle_dataset import PuzzleDataset
 
 _STEP_NAME = re.compile(r"step_(\d+)")
 
@@ -104,6 +106,21 @@ class TrainedModel:
         """Whether a head may halt. Only the built model knows whether an auxiliary head does."""
         heads = self.run.arch.heads
         return heads.q is not None or bool(heads.auxiliary)
+
+    @property
+    def names_file(self) -> Path | None:
+        """The file beside the weights with all names in the puzzle embedding. Models of the zoo and
+        the Hub have it, because they come without their data; None: there is no such file.
+        """
+        file = self.weights / IDENTIFIERS_NAME
+        return file if file.exists() else None
+
+    def require_names(self, dataset: "PuzzleDataset") -> None:
+        """Raise DatasetError if identifiers of `dataset` have other names in the puzzle embedding.
+        A model without one takes any names.
+        """
+        if self.run.arch.puzzle_emb_ndim:
+            dataset.require_names_of(self.run.data_folders("train"), self.names_file)
 
     def require_fit(self, data: DataFacts, source: str, known: DataFacts | None = None) -> None:
         """Raise CheckpointError if the model cannot read `data`, which `source` names. `known`

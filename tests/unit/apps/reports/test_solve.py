@@ -172,6 +172,34 @@ def test_data_with_other_names_than_in_training_are_refused(arc_data: Path, tmp_
         list(solve.read_puzzles(config, trained_on(None, data_path=str(arc_data)), None))
 
 
+def test_names_beside_the_weights_count_more_than_those_of_the_folder(
+    arc_data: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(arc_data, tmp_path / "other"))
+    blank, *names = json.loads((arc_data / "identifiers.json").read_text())
+    (other / "identifiers.json").write_text(json.dumps([blank, *reversed(names)]))
+    (tmp_path / "step_1").mkdir()
+    shutil.copy(arc_data / "identifiers.json", tmp_path / "step_1")
+    right, wrong = (
+        SolveConfig(checkpoint="x", count=1, data_path=str(path)) for path in (arc_data, other)
+    )
+    for folder in ("nowhere", str(other)):
+        trained = dataclasses.replace(trained_on(None, folder), weights=tmp_path / "step_1")
+        solve.open_dataset(right, trained)
+        with pytest.raises(DatasetError, match="identifier 1 is 'open.*, but 'one' in .*step_1"):
+            solve.open_dataset(wrong, trained)
+
+
+def test_data_that_are_not_read_for_a_task_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "identifiers.json").write_text('["<blank>"]')
+    unnamed = RecordedRun(arch=HRMConfig(puzzle_emb_ndim=0))
+    config = SolveConfig(checkpoint="x", file="task.json", data_path="d")
+    for change in ({"weights": tmp_path}, {"run": unnamed}):
+        trained = dataclasses.replace(trained_on(None), **cast(Any, change))
+        with pytest.raises(ConfigError, match="data_path has no effect: .* needs no data to read"):
+            list(solve.read_puzzles(config, trained, ARC))
+
+
 def test_the_model_decides_the_kind() -> None:
     assert solve.kind_read_by(trained_on(DataFacts(12, 900, 5))) is ARC
     assert solve.kind_read_by(trained_on(None)) is None
