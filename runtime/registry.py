@@ -170,17 +170,20 @@ def rebuild_schemas(
     schemas: Iterable[type[Schema]] = (), done: set[type[Schema]] | None = None
 ) -> None:
     """Rebuild schemas (by default all) after the sections in them, and add the fields for newly
-    registered parts.
+    registered parts. Raise ConfigError, and change nothing, if a schema has such a field already.
     """
-    done = set() if done is None else done
-    for schema in schemas or _subclasses(Schema):
+    schemas = list(schemas) or _subclasses(Schema)
+    if done is None:
+        done = set()
+        for schema in schemas:
+            if taken := schema.further_fields().keys() & schema.__annotations__.keys():
+                named = ", ".join(taken)
+                raise ConfigError(f"{schema.__name__} has {named} already: give yours another name")
+    for schema in schemas:
         if schema in done:
             continue
         done.add(schema)
         fields, further = schema.model_fields, schema.further_fields()
-        if taken := further.keys() & schema.__annotations__.keys():
-            named = ", ".join(taken)
-            raise ConfigError(f"{schema.__name__} has {named} already: give yours another name")
         fields.update({name: further[name] for name in further if name not in fields})
         for field in fields.values():
             for section, _ in sections_in(field.annotation, *field.metadata):
@@ -251,8 +254,6 @@ def _import_plugin(name: str) -> None:
         for registry, part in new:
             if registry[part].module not in sys.modules:
                 del registry._parts[part]
-        if was_imported:
-            rebuild_schemas()
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError(f"plugins=[{shown(name)}]: {shown(reason, 300)}") from error
 

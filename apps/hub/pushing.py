@@ -167,6 +167,10 @@ def without_private_texts(state: RunState) -> RunState:
     return state.model_copy(update={"config": _without_paths(config)})
 
 
+# The beginning of a path that leads out of the project: /, ~, one with "..", or a URL.
+_AWAY = r"(?:[/~]|(?:[^\s,=\['\"]*/)?\.\.(?:/|$)|[\w+.-]+://)"
+
+
 def _without_paths(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_paths(each) for key, each in value.items()}
@@ -174,16 +178,10 @@ def _without_paths(value: Any) -> Any:
         return [_without_paths(each) for each in value]
     if not isinstance(value, str):
         return value
-    before, slash, after = value.partition("/")
-    option, equals, first = before.rpartition("=")  # A "=" after a slash belongs to the path.
-    path = f"{first}{slash}{after}"
-    paths = path.split(",")
-    away = [one.startswith(("/", "~")) or "://" in one or ".." in Path(one).parts for one in paths]
-    if not any(away):  # A path may stand behind an option with a slash, or in brackets.
-        return re.sub(r"(?s)(?<=[=\['\"])[/~].*", lambda found: Path(found[0]).name, value)
-    if away[0] and not all(away):  # No list, but a path with a comma.
-        paths = [path]
-    return f"{option}{equals}{','.join(Path(one).name for one in paths)}"
+    if (found := re.search(rf"(?:^|(?<=[\s,=\['\"])){_AWAY}", value)) is None:
+        return value
+    paths = re.split(rf",(?={_AWAY})", value[found.start() :])
+    return value[: found.start()] + ",".join(Path(one).name for one in paths)
 
 
 def overview(folder: Path) -> str:

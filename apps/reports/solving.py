@@ -215,7 +215,7 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel | None, kind: Kind |
     `trained` is None for a model of the zoo that the puzzles decide.
 
     Raises:
-        ConfigError: no source of puzzles is given, or the model needs no data to read a task.
+        ConfigError: no source of puzzles is given, or `data_path` for a task that needs no data.
         DatasetError: a line is no puzzle; names file and line.
     """
     if config.puzzle is not None:

@@ -25,7 +25,7 @@ _MAX_JSON_BYTES = 2**29  # The names of a million puzzles take 40 MB.
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a folder exists; raise DatasetError if permission is denied."""
+    """Return whether a folder exists; raise DatasetError if the disk refuses to say."""
     with disk_errors(path, DatasetError):
         try:
             return stat.S_ISDIR(path.stat().st_mode)  # Path.is_dir hides the reason from 3.14 on.

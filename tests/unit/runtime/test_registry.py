@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic.fields import FieldInfo
 
 from runtime import registry
 from runtime.errors import ConfigError
 from runtime.registry import Registry, import_plugins
-from runtime.schema import Schema
+from runtime.schema import Schema, further_field
 
 NAMES = ("broken_parts", "good_parts", "helping_parts")
 ADD = """
@@ -67,20 +68,26 @@ def test_a_mended_plugin_can_be_imported(
 def test_a_plugin_that_a_schema_refuses_leaves_nothing_behind(
     widgets: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rebuild() -> None:
-        if "taken" in widgets:
-            raise ConfigError("HeadsConfig has taken already")
+    class Taking(Schema):
+        @classmethod
+        def further_fields(cls) -> dict[str, FieldInfo]:
+            return {name: further_field(int, 0) for name in widgets}
 
-    monkeypatch.setattr(registry, "rebuild_schemas", rebuild)
+    class Refusing(Taking):
+        taken: int = 0
+
+    monkeypatch.setattr(registry, "_subclasses", lambda _: [Taking, Refusing])
     write(tmp_path / "helping_parts.py", ADD.format("helper"))
     write(tmp_path / "broken_parts.py", f"import helping_parts\n{ADD.format('taken')}")
     for _ in range(2):
         with pytest.raises(ConfigError, match=r"plugins=\[broken_parts\]: .* has taken already"):
             import_plugins(["broken_parts"])
         assert ([*widgets], registry.PLUGINS, registry.PLUGIN_PARTS) == ([], [], [])
+        assert Taking.model_fields == {}
     write(tmp_path / "broken_parts.py", f"import helping_parts\n{ADD.format('own')}")
     import_plugins(["broken_parts"])
     assert ([*widgets], registry.PLUGINS) == (["helper", "own"], ["broken_parts"])
+    assert [*Refusing.model_fields] == ["taken", "helper", "own"]
 
 
 def test_a_plugin_before_a_misspelt_one_is_in_use(

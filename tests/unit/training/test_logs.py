@@ -352,7 +352,7 @@ def the_mlflow_run(run_dir: Path) -> Any:
 @pytest.fixture(scope="module")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow database with its tables, which take seconds to make."""
-    for package in ("tensorboard", "mlflow", "sqlalchemy", "alembic"):
+    for package in ("tensorboard", "mlflow", "sqlalchemy"):
         pytest.importorskip(package)
     folder = tmp_path_factory.mktemp("mlflow")
     with open_tracker(config("logger=mlflow", "project_name=other"), folder, None):
