@@ -304,9 +304,8 @@ def test_what_is_trained(
     assert len(after["model.inner.puzzle_emb.weights"]) == 5  # Two tasks in two views, and blank.
 
 
-@pytest.mark.parametrize(
-    "arch", [pytest.param(MODEL, id="trm", marks=pytest.mark.slow), pytest.param(GRID, id="grid")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [MODEL, GRID], ids=["trm", "grid"])
 def test_new_rows_start_at_the_nearest_task(
     adapt: Any, tasks: Path, tmp_path: Path, arch: tuple[str, ...]
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_healthy_run_has_no_warning(run: Any, more: list[str], tasks_data: Pat
 LEARNS = ("arch.mlp_t=true", "loss=act_softmax", "lr=3e-3", "diagnose_interval=1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("untaught", "head"),
     [

@@ -126,6 +126,7 @@ def test_the_answer_of_each_step_is_an_output(smallest: Any) -> None:
     assert np.abs(logits - run(given, 1)["logits"]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_single_step_has_its_states_as_inputs_and_outputs(written: Any, smallest: Any) -> None:
     _, recurrence, step, exact = smallest
     path, run = written(step, single_step=True)
