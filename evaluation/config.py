@@ -319,14 +319,12 @@ class SolveConfig(ThinkingSettings, PluginSettings):
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are both set; choose one source of puzzles")
         of_data_set = self.count is not None or self.index is not None
+        ways = "count=N (its first puzzles) or index=N (puzzle N)"
         # The data set of an ARC task names the tasks that the model knows.
-        for name, is_read, more in (
-            ("data_path", of_data_set or self.is_task, " or file=TASK.json"),
-            ("set", of_data_set, ""),
-        ):
-            if getattr(self, name) is not None and not is_read:
-                ways = "count=N (its first puzzles) or index=N (puzzle N)"
-                raise ValueError(f"{name} needs {ways}{more}")
+        if self.data_path is not None and not (of_data_set or self.is_task):
+            raise ValueError(f"data_path needs {ways} or file=TASK.json")
+        if self.set is not None and not of_data_set:
+            raise ValueError(f"set needs {ways}")
         for name in ("steps", "chains", "select"):
             if len(values := getattr(self, name) or [1]) > 1:
                 raise ValueError(

@@ -266,6 +266,11 @@ class RecurrenceConfig(Schema):
         raise NotImplementedError
 
     @property
+    def has_cycles(self) -> bool:
+        """Whether an ACT step has cycles. Some models ignore H_cycles, as published."""
+        return hasattr(self, "H_cycles") and hasattr(self, "L_cycles")
+
+    @property
     def local_updates(self) -> int:
         """Updates in an ACT step if each tells a cell about its neighbours only, and cells keep
         only their answers between steps; else 0.

@@ -170,7 +170,7 @@ def rebuild_schemas(
     schemas: Iterable[type[Schema]] = (), done: set[type[Schema]] | None = None
 ) -> None:
     """Rebuild schemas (by default all) after the sections in them, and add the fields for newly
-    registered parts. Raise ConfigError, and change nothing, if a schema has such a field already.
+    registered parts. If a schema has such a field already, raise ConfigError and change nothing.
     """
     schemas = list(schemas) or _subclasses(Schema)
     if done is None:
@@ -227,27 +227,21 @@ def import_plugins(names: Sequence[str]) -> None:
         ConfigError: a module cannot be imported, or registers a name that is taken.
     """
     for name in names:
-        if name in PLUGINS:
-            continue
-        before = _all_parts()
-        try:
+        if name not in PLUGINS:
             _import_plugin(name)
-            PLUGINS.append(name)
-        finally:
-            PLUGIN_PARTS.extend(part for part in _all_parts() if part not in before)
 
 
 def _import_plugin(name: str) -> None:
-    before, was_imported = _all_parts(), False
+    before = _all_parts()
     try:
         if importlib.util.find_spec(name.partition(".")[0]) is None:
             sys.path.append(str(Path.cwd()))
         importlib.import_module(name)
-        was_imported = True
         rebuild_schemas()
+        PLUGINS.append(name)
     except (Exception, SystemExit) as error:
         new = [part for part in _all_parts() if part not in before]
-        if was_imported:  # A schema refuses a part: drop all modules that registered some.
+        if name in sys.modules:  # A schema refuses a part: drop all modules that registered some.
             for module in (name, *(registry[part].module for registry, part in new)):
                 sys.modules.pop(module, None)
         # Python drops a module that failed, but keeps the modules that it has imported.
@@ -256,6 +250,8 @@ def _import_plugin(name: str) -> None:
                 del registry._parts[part]
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError(f"plugins=[{shown(name)}]: {shown(reason, 300)}") from error
+    finally:
+        PLUGIN_PARTS.extend(part for part in _all_parts() if part not in before)
 
 
 def _all_parts() -> list[tuple[Registry, str]]:

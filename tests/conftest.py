@@ -85,6 +85,31 @@ def _write(
     write_split(folder, metadata, {"all": arrays})
 
 
+@pytest.fixture
+def close(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Return a function that closes a path, as in a folder that one may not enter. Only the last
+    one stays closed.
+    """
+    closed, stat = list[Path](), Path.stat
+
+    def refused(path: Path, **options: Any) -> os.stat_result:
+        if closed[-1:] == [path]:
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    return closed.append
+
+
+@pytest.fixture
+def swapped_arc_data(arc_data: Path, tmp_path: Path) -> Path:
+    """The same as `arc_data`, but the identifiers have the names of other tasks."""
+    folder = Path(shutil.copytree(arc_data, tmp_path / "swapped"))
+    blank, *names = json.loads((folder / "identifiers.json").read_text())
+    (folder / "identifiers.json").write_text(json.dumps([blank, *reversed(names)]))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def arc_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three evaluation tasks of ARC on 5 x 5 canvases, with 4 augmentations each. Their two

@@ -34,15 +34,14 @@ class Curriculum(Technique):
     """the end of each stage, as a share of the run's steps, and its cycles; then come all cycles"""
 
     def require(self, arch: "RecurrenceConfig") -> None:
-        most = {name: getattr(arch, name, None) for name in ("H_cycles", "L_cycles")}
-        if None in most.values():
+        if not arch.has_cycles:
             raise ValueError(f"name={arch.name} has no cycles; leave the technique out")
         ends = [stage.until for stage in self.stages]
         if ends != sorted(set(ends)):
             raise ValueError(f"until={ends}: it must rise from stage to stage")
         for stage in self.stages:
-            for name, full in most.items():
-                if (cycles := getattr(stage, name)) > full:
+            for name in ("H_cycles", "L_cycles"):
+                if (cycles := getattr(stage, name)) > (full := getattr(arch, name)):
                     raise ValueError(f"{name}={cycles} exceeds arch.{name}={full}")
 
     def depth_at(self, share: float) -> Depth | None:

@@ -1,7 +1,6 @@
 """Evaluators in pretrain.py and evaluate.py, on one rank and on two."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ def test_arc_is_scored_in_training_and_afterwards(
     files_of: Any,
     run_evaluation: Run,
     run_on_ranks: Run,
-    arc_data: Path,
+    swapped_arc_data: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -68,11 +67,8 @@ def test_arc_is_scored_in_training_and_afterwards(
     assert all((tmp_path / "own" / name).is_file() for name in names)
 
     # Data in which the identifiers have other names are refused.
-    other = Path(shutil.copytree(arc_data, tmp_path / "other"))
-    blank, *tasks = json.loads((other / "identifiers.json").read_text())
-    (other / "identifiers.json").write_text(json.dumps([blank, *reversed(tasks)]))
     with pytest.raises(DatasetError, match="identifier 1 is 'open.*, but 'one' in"):
-        run_evaluation(early, f"checkpoint={run.folder}", f"data_path={other}")
+        run_evaluation(early, f"checkpoint={run.folder}", f"data_path={swapped_arc_data}")
 
     # On two ranks, the second one with fewer rows.
     output = tmp_path / "two" / "result.json"

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from training.checkpoint.environment import environment_changes
 from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, Checkpoint, RunState
 from training.checkpoint.tensors import load_tensors
 from training.config.schema import TrainConfig
-from training.optim.groups import ParamGroup
+from training.optim.groups import ParamGroup, matches
 from training.step import Learner
 from training.tracking import Tracker
 
@@ -230,7 +229,7 @@ def _state_of(optimizer: dict[str, Any], groups: list[ParamGroup]) -> str | set[
     updated = [optimizer["groups"][name]["params"] for name in optimizer["muon_groups"]]
     patterns = [pattern for params in updated for pattern in params]
     matrices = (n for group in groups for n, p in group.params.items() if p.ndim == 2)
-    return {name for name in matrices if any(fnmatchcase(name, one) for one in patterns)}
+    return {name for name in matrices if matches(name, patterns)}
 
 
 @contextmanager

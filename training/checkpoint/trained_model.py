@@ -109,8 +109,8 @@ class TrainedModel:
 
     @property
     def names_file(self) -> Path | None:
-        """The file beside the weights with all names in the puzzle embedding. Models of the zoo and
-        the Hub have it, because they come without their data; None: there is no such file.
+        """The file beside the weights with the name of each row of the puzzle embedding, or None.
+        Models of the zoo and the Hub have one, because they come without their data.
         """
         file = self.weights / IDENTIFIERS_NAME
         return file if file.exists() else None

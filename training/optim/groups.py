@@ -63,7 +63,7 @@ def assign_groups(
     for name, p in parameters.items():
         if p.dtype != torch.float32:
             raise ConfigError(f"parameters must be float32, {name} is {p.dtype}")
-        fitting = [g for g, c in configs.items() if any(fnmatchcase(name, x) for x in c.params)]
+        fitting = [g for g, c in configs.items() if matches(name, c.params)]
         if len(fitting) != 1:
             several = f"several groups: {', '.join(fitting)}" if fitting else "no group"
             raise ConfigError(f"optimizer.groups: {name} is matched by {several}")
@@ -74,6 +74,11 @@ def assign_groups(
             raise ConfigError(f"optimizer.groups.{group}: {none}")
     owning = [(group, params) for group, params in matched.items() if params]
     return [_group(name, params, configs[name], lr, weight_decay) for name, params in owning]
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether a parameter's name fits one of a group's patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _group(

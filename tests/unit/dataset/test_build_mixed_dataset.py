@@ -1,9 +1,8 @@
 """The builder of data sets of several kinds, and their evaluation."""
 
-import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -99,16 +98,9 @@ def test_a_part_that_is_missing_is_to_be_built_first(parts: list[Path], tmp_path
 
 
 def test_a_part_that_one_may_not_enter_is_named(
-    parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: list[Path], tmp_path: Path, close: Callable[[Path], None]
 ) -> None:
-    stat = Path.stat
-
-    def refused(path: Path, **options: Any) -> os.stat_result:
-        if path == parts[1]:
-            raise PermissionError(13, "Permission denied")
-        return stat(path, **options)
-
-    monkeypatch.setattr(Path, "stat", refused)
+    close(parts[1])
     flags = ["--parts", f"{parts[0]},{parts[1]}", "--output-dir", str(tmp_path / "no")]
     with pytest.raises(DatasetError, match=f"^{parts[1]}: Permission denied$"):
         build_mixed_dataset.make(flags)

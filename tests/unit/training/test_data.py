@@ -1,8 +1,7 @@
 """Opening the data of a run."""
 
-import json
-import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,16 +54,14 @@ def test_both_splits_are_opened_and_test_folders_may_be_others(
 
 
 def test_test_folders_must_name_the_identifiers_as_in_training(
-    arc_data: Path, tmp_path: Path
+    arc_data: Path, swapped_arc_data: Path, tmp_path: Path
 ) -> None:
-    other = Path(shutil.copytree(arc_data, tmp_path / "other"))
-    folders = (f"data_path={arc_data}", f"data_paths_test=[{other}]")
-    opened(*folders)
-    blank, *names = json.loads((arc_data / "identifiers.json").read_text())
-    (other / "identifiers.json").write_text(json.dumps([blank, *reversed(names)]))
-    opened(*folders, "arch.puzzle_emb_ndim=0")
+    own, copy = f"data_path={arc_data}", shutil.copytree(arc_data, tmp_path / "copy")
+    opened(own, f"data_paths_test=[{copy}]")
+    swapped = f"data_paths_test=[{swapped_arc_data}]"
+    opened(own, swapped, "arch.puzzle_emb_ndim=0")
     with pytest.raises(DatasetError, match="identifier 1 is 'open.*, but 'one' in"):
-        opened(*folders)
+        opened(own, swapped)
 
 
 def test_only_the_label_fields_that_are_read_must_be_in_both_splits(tmp_path: Path) -> None:
@@ -81,16 +78,9 @@ def test_only_the_label_fields_that_are_read_must_be_in_both_splits(tmp_path: Pa
 
 @pytest.mark.parametrize("closed", ["", "test", "selection"])
 def test_a_folder_that_one_may_not_enter_is_named(
-    folder: Path, closed: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, closed: str, close: Callable[[Path], None]
 ) -> None:
-    stat = Path.stat
-
-    def refused(path: Path, **options: Any) -> os.stat_result:
-        if path == folder / closed:
-            raise PermissionError(13, "Permission denied")
-        return stat(path, **options)
-
-    monkeypatch.setattr(Path, "stat", refused)
+    close(folder / closed)
     with pytest.raises(DatasetError, match=f"^{folder / closed}: Permission denied$"):
         opened(f"data_path={folder}", f"eval_split={closed or 'test'}")
 

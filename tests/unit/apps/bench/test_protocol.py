@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -265,21 +266,14 @@ def test_missing_data_are_reported_with_the_command_that_builds_them(
 
 
 def test_only_missing_selection_puzzles_can_be_done_without(
-    parse: Any, held_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parse: Any, held_out: Path, tmp_path: Path, close: Callable[[Path], None]
 ) -> None:
     (run,) = parse("seed=3").runs
     gone = {"data_path": str(tmp_path / "gone"), "data_paths_test": [str(held_out)]}
     with pytest.raises(DatasetError, match="gone: no such data folder$"):
         protocol.require_data(run.model_copy(update=gone))
-    stat = Path.stat
-
-    def refused(path: Path, **options: Any) -> os.stat_result:
-        if path == closed:
-            raise PermissionError(13, "Permission denied")
-        return stat(path, **options)
-
-    monkeypatch.setattr(Path, "stat", refused)
     for closed in (held_out, held_out / "selection", held_out / "test"):
+        close(closed)
         with pytest.raises(DatasetError, match=f"^{closed}: Permission denied$"):
             protocol.require_data(run)
 
